@@ -24,15 +24,29 @@ Status CheckRange(const char* name, double value, double low, double high) {
                    value, low, high);
 }
 
+Status CheckFault(const Fault& fault, const FaultPlan& plan) {
+  if (!IsDamage(fault.kind)) return {};
+  if (fault.operation.value_or(Operation::kWrite) != Operation::kWrite) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "aio option faults has damage that a {} does; only a write does damage",
+                     ToString(*fault.operation));
+  }
+  if (!plan.lose_unsynced) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "aio option faults has damage, and lose_unsynced is set: what a write finds in "
+                   "its file is not there before a sync; choose one of them");
+}
+
 Status CheckFaults(const FaultPlan& plan) {
   PENSTOCK_TRY(CheckRange("error_chance", plan.error_chance, 0, 1));
   PENSTOCK_TRY(CheckRange("transient_chance", plan.transient_chance, 0, 1));
   PENSTOCK_TRY(CheckRange("short_chance", plan.short_chance, 0, 1));
   PENSTOCK_TRY(CheckRange("delay_chance", plan.delay_chance, 0, 1));
-  if (!plan.crash_at_block || plan.lose_unsynced) return {};
-  return MakeError(
-      ErrorCode::kInvalidArgument,
-      "aio option crash_at_block is set without lose_unsynced, which it is the end of");
+  for (const Fault& fault : plan.faults) PENSTOCK_TRY(CheckFault(fault, plan));
+  if (plan.lose_unsynced || (!plan.crash_at_block && !plan.crash_at_sync)) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "aio option {} is set without lose_unsynced, which it is the end of",
+                   plan.crash_at_block ? "crash_at_block" : "crash_at_sync");
 }
 
 Status CheckSimulate(const SimulatedDrive& speed, EngineKind kind) {

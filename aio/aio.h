@@ -143,14 +143,30 @@ struct SimulatedDrive {
   double latency_us = 0;  ///< added to every block
 };
 
+/// Damage befalls one such unit of a file, as a drive's sector.
+inline constexpr Bytes kDamagedUnit = 4_KiB;
+
 /// One fault, for tests. Positions count the blocks that reach the drive, from 0; a sync is a
 /// block.
 struct Fault {
-  enum class Kind { kError, kShort, kDelay } kind = Kind::kError;
-  std::optional<Operation> operation;  ///< none: any
+  /// From kLost on: damage that a write does, which is reported as done (aio/write_damage.h).
+  enum class Kind {
+    kError,
+    kShort,
+    kDelay,
+    kLost,  ///< nothing of the block is written
+    kFlip,  ///< one bit of a unit is written wrong
+    kOld,   ///< a unit of the block keeps what it held
+    kAway,  ///< a unit of the block is written over the unit after it, and keeps what it held
+    kBad    ///< later reads of a unit fail with EIO, until it is written again
+  } kind = Kind::kError;
+  std::optional<Operation> operation;  ///< none: any; damage: a write
   uint64_t first_block = 0;            ///< among the blocks of `operation`
   uint64_t count = 1;
   int error_number = 5;  ///< kError: EIO unless said otherwise
+  /// Only blocks that hold this byte of their file are meant and counted; damage befalls its unit.
+  std::optional<FileOffset> at;
+  uint64_t unit = 0;  ///< damage without `at`: the number of the unit within the block
 };
 /// Random faults from a seed, on top of the listed ones: chances in [0, 1] for each block.
 struct FaultPlan {
@@ -169,6 +185,9 @@ struct FaultPlan {
   /// With lose_unsynced: the end comes with this block; it and all blocks after it fail with EIO.
   std::optional<uint64_t> crash_at_block;
   std::optional<uint64_t> crash_at_sync;  ///< the same, counting syncs alone
+  /// Told of a unit of a file that a fault of kBad makes unreadable, for tests that have it fail
+  /// where no engine reads, too. May be empty.
+  std::function<void(int fd, FileOffset unit)> on_bad_unit;
 };
 
 enum class Registration : uint8_t { kAuto, kOn, kOff };

@@ -29,9 +29,12 @@ FaultDrive::FaultDrive(std::unique_ptr<Drive> base, FaultPlan plan, int queue_de
       name_(LayeredDrive::name() + " with faults"),
       plan_(std::move(plan)),
       on_failed_sync_(std::move(on_failed_sync)),
+      seen_at_(plan_.faults.size()),
+      damage_(queue_depth, plan_.on_bad_unit),
       delay_slot_(static_cast<size_t>(queue_depth)) {}
 
-void FaultDrive::ApplyListed(const Fault& fault, uint64_t position, Fate& fate) const {
+void FaultDrive::ApplyListed(const Fault& fault, uint64_t position, const BlockOperation& block,
+                             Fate& fate) const {
   if (position < fault.first_block || position - fault.first_block >= fault.count) return;
   switch (fault.kind) {
     case Fault::Kind::kError:
@@ -43,6 +46,8 @@ void FaultDrive::ApplyListed(const Fault& fault, uint64_t position, Fate& fate) 
     case Fault::Kind::kDelay:
       fate.delayed = true;
       break;
+    default:
+      fate.damage = DamageOf(fault, block);
   }
 }
 
@@ -57,21 +62,27 @@ void FaultDrive::ApplyRandom(Operation operation, uint64_t position, Fate& fate)
   if (Chance(bits[3]) < plan_.delay_chance) fate.delayed = true;
 }
 
-FaultDrive::Fate FaultDrive::Decide(Operation operation) {
-  const auto index = static_cast<size_t>(operation);
+FaultDrive::Fate FaultDrive::Decide(const BlockOperation& block) {
+  const auto index = static_cast<size_t>(block.operation);
   const uint64_t position = std::accumulate(seen_.begin(), seen_.end(), uint64_t{0});
   Fate fate;
-  ApplyRandom(operation, position, fate);
-  for (const Fault& fault : plan_.faults) {
-    if (fault.operation && *fault.operation != operation) continue;
-    ApplyListed(fault, fault.operation ? seen_[index] : position, fate);
+  ApplyRandom(block.operation, position, fate);
+  for (size_t i = 0; i < plan_.faults.size(); ++i) {
+    const Fault& fault = plan_.faults[i];
+    const bool damages = IsDamage(fault.kind);
+    if (damages && block.operation != Operation::kWrite) continue;
+    if (fault.operation && *fault.operation != block.operation) continue;
+    if (fault.at && !Holds(block, *fault.at)) continue;
+    uint64_t number = fault.operation || damages ? seen_[index] : position;
+    if (fault.at) number = seen_at_[i]++;
+    ApplyListed(fault, number, block, fate);
   }
   ++seen_[index];
   return fate;
 }
 
 void FaultDrive::Submit(const BlockOperation& block) {
-  const Fate fate = Decide(block.operation);
+  const Fate fate = Decide(block);
   delay_slot_[block.slot] = fate.delayed;
   if (fate.error_number != 0) {
     const bool fails = fate.error_number != EINTR && block.operation == Operation::kSync;
@@ -81,6 +92,21 @@ void FaultDrive::Submit(const BlockOperation& block) {
   }
   BlockOperation passed = block;
   if (fate.cut_short) passed.data = block.data.first(HalfOf(block).value);
+  Pass(passed, fate);
+}
+
+void FaultDrive::Pass(BlockOperation passed, const Fate& fate) {
+  if (passed.operation == Operation::kRead && damage_.IsBad(passed)) {
+    ready_.push_back({passed.slot, -EIO});
+    return;
+  }
+  if (passed.operation == Operation::kWrite) {
+    damage_.Heal(passed);
+    if (fate.damage && !damage_.Do(*fate.damage, passed)) {
+      ready_.push_back({passed.slot, static_cast<int64_t>(passed.data.size())});
+      return;
+    }
+  }
   ++in_base_;
   base().Submit(passed);
 }

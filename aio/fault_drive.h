@@ -4,8 +4,8 @@
 // to about half, rounded to the file's alignment (a block of one alignment unit cannot be short and
 // goes through whole). A delayed block is carried out at once, but reported only after
 // kDelayedBehind others or when nothing else is in flight. With `reorder`, results wait in a pool
-// and leave it at random. What happens to a block depends on the plan, its seed and the block's
-// position alone.
+// and leave it at random. Damage that a write does is in aio/write_damage.h. What happens to a
+// block depends on the plan, its seed and the block's position alone.
 //
 // Owns the base drive. Threads: see aio/drive.h.
 #pragma once
@@ -14,11 +14,13 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "aio/layered_drive.h"
+#include "aio/write_damage.h"
 
 namespace penstock::aio {
 
@@ -43,14 +45,18 @@ class FaultDrive final : public LayeredDrive {
     int error_number = 0;
     bool cut_short = false;
     bool delayed = false;
+    std::optional<Damage> damage;
   };
   struct Delayed {
     uint64_t after = 0;  ///< due when this many results were reported
     BlockResult result;
   };
 
-  Fate Decide(Operation operation);
-  void ApplyListed(const Fault& fault, uint64_t position, Fate& fate) const;
+  Fate Decide(const BlockOperation& block);
+  void ApplyListed(const Fault& fault, uint64_t position, const BlockOperation& block,
+                   Fate& fate) const;
+  /// Carries `passed` out as the fate says, or reports it.
+  void Pass(BlockOperation passed, const Fate& fate);
   void ApplyRandom(Operation operation, uint64_t position, Fate& fate) const;
   void CollectFromBase(bool wait);
   void ReleaseDelayed();
@@ -60,7 +66,9 @@ class FaultDrive final : public LayeredDrive {
   const FaultPlan plan_;
   const OnFailedSync on_failed_sync_;
   std::array<uint64_t, kOperationCount> seen_{};  ///< blocks so far, by operation
-  std::vector<bool> delay_slot_;                  ///< by slot: its result is to be delayed
+  std::vector<uint64_t> seen_at_;                 ///< by listed fault: blocks that hold its `at`
+  WriteDamage damage_;
+  std::vector<bool> delay_slot_;  ///< by slot: its result is to be delayed
   size_t in_base_ = 0;
   uint64_t reported_ = 0;
   uint64_t draws_ = 0;  ///< random numbers used up by `reorder`

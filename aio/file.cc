@@ -13,6 +13,9 @@
 #include <limits>
 #include <optional>
 #include <utility>
+#include <vector>
+
+#include "base/file_extents.h"
 
 namespace penstock::aio {
 namespace {
@@ -119,12 +122,29 @@ Error NoSpace(const std::string& path, Bytes size, Bytes missing, std::optional<
                    free ? std::to_string(free->value) : std::string("not enough"));
 }
 
-int FallocateRetrying(int fd, Bytes size) {
+int FallocateRetrying(int fd, const FileRange& range) {
   int result = 0;
   do {
-    result = ::fallocate(fd, 0, 0, static_cast<off_t>(size.value));
+    result = ::fallocate(fd, 0, static_cast<off_t>(range.begin.value),
+                         static_cast<off_t>(range.size.value));
   } while (result != 0 && errno == EINTR);
   return result == 0 ? 0 : errno;
+}
+
+/// The parts of the first `size` bytes that have to be reserved. What is reserved already is not
+/// asked for again: XFS takes up to 8 GiB of free space for that while it lasts, and has it not on
+/// a drive that the state has nearly filled.
+Result<std::vector<FileRange>> Unreserved(int fd, Bytes size, Bytes held, Bytes length) {
+  const Result<FileExtents> extents = ReadExtents(fd);
+  if (!extents.ok() && extents.error().code != ErrorCode::kUnavailable) return extents.error();
+  // Where it does not tell, by the sum.
+  const bool all = !extents.ok() && held >= size;
+  std::vector<FileRange> parts{{FileOffset{}, size}};
+  if (extents.ok()) parts = HolesIn(*extents, size);
+  if (all) parts.clear();
+  // Blocks may lie beyond the end of a file, which reserving moves.
+  if (parts.empty() && length < size) parts.push_back({FileOffset{length.value}, size - length});
+  return parts;
 }
 
 }  // namespace
@@ -185,14 +205,23 @@ Status File::Reserve(Bytes size) {
     return ErrnoError(errno, fmt::format("reading the size of {}", path_));
   }
   const Bytes held = kAllocatedUnit * static_cast<uint64_t>(before.st_blocks);
-  const Bytes missing = size > held ? size - held : 0_B;
+  constexpr Bytes kLargest{static_cast<uint64_t>(std::numeric_limits<off_t>::max())};
+  if (size > kLargest) return NoSpace(path_, size, size, FreeSpace(fd()));
+  PENSTOCK_ASSIGN(const std::vector<FileRange> parts,
+                  Unreserved(fd(), size, held, Bytes{static_cast<uint64_t>(before.st_size)}));
+  Bytes unreserved;
+  for (const FileRange& part : parts) unreserved += part.size;
+  // Where the file system does not tell the parts, some of theirs is there.
+  const Bytes missing = unreserved == size && held < size ? size - held : unreserved;
   // Asked first, so that a reservation that cannot fit does not fill the drive on its way to
   // failing.
   const std::optional<Bytes> free = FreeSpace(fd());
-  constexpr Bytes kLargest{static_cast<uint64_t>(std::numeric_limits<off_t>::max())};
-  if (size > kLargest || (free && missing > *free)) return NoSpace(path_, size, missing, free);
+  if (free && missing > *free) return NoSpace(path_, size, missing, free);
 
-  const int error_number = FallocateRetrying(fd(), size);
+  int error_number = 0;
+  for (size_t i = 0; i < parts.size() && error_number == 0; ++i) {
+    error_number = FallocateRetrying(fd(), parts[i]);
+  }
   if (error_number == 0) return {};
   // Give back what a failed reservation took beyond the end.
   if (::ftruncate(fd(), before.st_size) != 0) {

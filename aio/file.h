@@ -32,8 +32,9 @@ class File {
   /// Makes a file in memory, for simulated drives: gone with the object. Errors: of memfd_create.
   static Result<File> InMemory(std::string name, Bytes alignment);
 
-  /// Reserves [0, size) on the drive (fallocate), so that no later write runs out of space. No
-  /// request may be under way. Errors: kOutOfSpace with the free space and what is needed.
+  /// Reserves [0, size) on the drive (fallocate), so that no later write runs out of space, but
+  /// where writes go to new blocks (btrfs, reflinks); what is reserved is left alone. No request
+  /// may be under way. Errors: kOutOfSpace with the free space and what is needed.
   Status Allocate(Bytes size);
   Result<Bytes> Size() const;
 

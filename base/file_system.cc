@@ -1,5 +1,8 @@
 #include "base/file_system.h"
 
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
@@ -10,6 +13,7 @@
 #include <vector>
 
 #include "base/topology.h"
+#include "base/unique_fd.h"
 
 namespace penstock {
 namespace {
@@ -19,7 +23,7 @@ struct KnownType {
   Medium medium;
   const char* name;
 };
-constexpr std::array<KnownType, 16> kKnown = {{
+constexpr std::array<KnownType, 18> kKnown = {{
     {0x01021994, Medium::kMemory, "tmpfs"},
     {0x858458f6, Medium::kMemory, "ramfs"},
     {0x958458f6, Medium::kMemory, "hugetlbfs"},
@@ -36,17 +40,27 @@ constexpr std::array<KnownType, 16> kKnown = {{
     {0x19830326, Medium::kNetwork, "beegfs"},
     {0x01161970, Medium::kNetwork, "gfs2"},
     {0x7461636f, Medium::kNetwork, "ocfs2"},
+    {0x9123683e, Medium::kDrive, "btrfs"},
+    {0xca451a4e, Medium::kDrive, "bcachefs"},
 }};
 
 bool IsInMemory(const std::string& device) {
   return device.starts_with("zram") || device.starts_with("ram");
 }
 
+/// Whether what is made in a folder is written in place all the same (chattr +C).
+bool IsWrittenInPlace(const std::string& folder) {
+  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  int flags = 0;
+  return fd.valid() && ::ioctl(fd.get(), FS_IOC_GETFLAGS, &flags) == 0 &&
+         (flags & FS_NOCOW_FL) != 0;
+}
+
 }  // namespace
 
 FileSystem FileSystemOfType(uint64_t type) {
   for (const KnownType& known : kKnown) {
-    if (known.type == type) return {known.medium, known.name};
+    if (known.type == type) return {known.medium, known.name, known.medium == Medium::kDrive};
   }
   return {};
 }
@@ -57,13 +71,14 @@ Result<FileSystem> ReadFileSystem(const std::string& path) {
     return ErrnoError(errno, "looking at the file system of " + path);
   }
   // The type is signed on some machines, and has 32 bits.
-  const FileSystem known = FileSystemOfType(static_cast<uint32_t>(stat.f_type));
+  FileSystem known = FileSystemOfType(static_cast<uint32_t>(stat.f_type));
   if (known.medium != Medium::kDrive) return known;
   const std::vector<std::string> devices = BlockDevicesOf(path);
   if (!devices.empty() && std::ranges::all_of(devices, IsInMemory)) {
     return FileSystem{Medium::kMemory, devices.front()};
   }
-  return FileSystem{};
+  known.moves_writes = known.moves_writes && !IsWrittenInPlace(path);
+  return known;
 }
 
 Result<Bytes> FreeSpace(const std::string& path) {
@@ -92,7 +107,15 @@ std::optional<Bytes> FreeSpaceTogether(const std::vector<std::string>& paths) {
 
 std::string FileSystemNotice(const std::string& what, const std::string& folder) {
   const Result<FileSystem> found = ReadFileSystem(folder);
-  if (!found.ok() || found->medium == Medium::kDrive) return "";
+  if (!found.ok()) return "";
+  if (found->moves_writes) {
+    return fmt::format(
+        "{} is on {}, where each write goes to new blocks: no space is reserved for the state's "
+        "writes, and a drive that others fill ends the run; chattr +C an empty folder, or use ext4 "
+        "or xfs",
+        what, found->name);
+  }
+  if (found->medium == Medium::kDrive) return "";
   if (found->medium == Medium::kMemory) {
     return fmt::format(
         "{} is on {}, which is memory: what is written there takes memory that --host-memory does "

@@ -20,7 +20,10 @@ enum class Medium {
 
 struct FileSystem {
   Medium medium = Medium::kDrive;
-  std::string name;  ///< "tmpfs", "nfs"; empty for kDrive
+  std::string name;  ///< "tmpfs", "nfs", "btrfs"; empty for other kDrive
+  /// Each write goes to new blocks, so that reserving space for a file reserves none for writing it
+  /// again.
+  bool moves_writes = false;
 };
 
 /// Returns what statfs calls `type` (f_type).

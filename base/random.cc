@@ -24,6 +24,21 @@ double UnitInterval(uint32_t high, uint32_t low) {
   return (static_cast<double>(bits) + 0.5) * 0x1p-53;
 }
 
+/// Two deviates of Box and Muller, as a point.
+struct Polar {
+  double radius = 0;
+  double angle = 0;
+
+  float even() const { return static_cast<float>(radius * std::cos(angle)); }
+  float odd() const { return static_cast<float>(radius * std::sin(angle)); }
+};
+
+Polar PolarPair(uint64_t key, uint64_t stream, uint64_t pair) {
+  const auto bits = Philox(key, stream, pair);
+  return {.radius = std::sqrt(-2.0 * std::log(UnitInterval(bits[0], bits[1]))),
+          .angle = 2.0 * std::numbers::pi * UnitInterval(bits[2], bits[3])};
+}
+
 }  // namespace
 
 std::array<uint32_t, 4> Philox(uint64_t key, uint64_t stream, uint64_t index) {
@@ -52,10 +67,22 @@ void FillRandom(uint64_t key, std::span<std::byte> bytes) {
 }
 
 float StandardNormal(uint64_t key, uint64_t stream, uint64_t index) {
-  const auto bits = Philox(key, stream, index / 2);
-  const double radius = std::sqrt(-2.0 * std::log(UnitInterval(bits[0], bits[1])));
-  const double angle = 2.0 * std::numbers::pi * UnitInterval(bits[2], bits[3]);
-  return static_cast<float>(radius * (index % 2 == 0 ? std::cos(angle) : std::sin(angle)));
+  const Polar pair = PolarPair(key, stream, index / 2);
+  return index % 2 == 0 ? pair.even() : pair.odd();
+}
+
+void FillStandardNormal(uint64_t key, uint64_t stream, uint64_t begin, std::span<float> values) {
+  if (!values.empty() && begin % 2 != 0) {
+    values.front() = StandardNormal(key, stream, begin);
+    values = values.subspan(1);
+    ++begin;
+  }
+  for (; values.size() >= 2; values = values.subspan(2), begin += 2) {
+    const Polar pair = PolarPair(key, stream, begin / 2);
+    values[0] = pair.even();
+    values[1] = pair.odd();
+  }
+  if (!values.empty()) values.front() = StandardNormal(key, stream, begin);
 }
 
 Permutation::Permutation(uint64_t key, uint64_t stream, uint64_t n)

@@ -21,6 +21,10 @@ void FillRandom(uint64_t key, std::span<std::byte> bytes);
 /// Philox block a pair, so that any range of elements can be made without the elements before it.
 float StandardNormal(uint64_t key, uint64_t stream, uint64_t index);
 
+/// Sets values[i] to StandardNormal(key, stream, begin + i), in half the time: both deviates of a
+/// pair come from one block.
+void FillStandardNormal(uint64_t key, uint64_t stream, uint64_t begin, std::span<float> values);
+
 /// A permutation of [0, n) as a function: position -> element, without a table. A Feistel network
 /// over the next even power of two at or above n, walked until it falls into range (cycle walking).
 class Permutation {

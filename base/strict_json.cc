@@ -1,6 +1,10 @@
 #include "base/strict_json.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <iterator>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -99,7 +103,7 @@ class StrictBuilder final : public json::json_sax_t {
     const bool syntax = dynamic_cast<const json::parse_error*>(&error) != nullptr;
     fault_ = FaultHere(syntax ? JsonFault::Kind::kSyntax : JsonFault::Kind::kUnreadable);
     if (syntax) fault_->byte = byte;
-    fault_->parser = error.what();
+    fault_->parser = syntax ? error.what() : JsonReason(error);
     return false;
   }
 
@@ -208,6 +212,28 @@ Result<json> ParseJsonObject(std::string_view text, const std::string& name, Err
   }
   if (!value.is_object()) return MakeError(code, "{} is not a JSON object", name);
   return value;
+}
+
+std::string JsonReason(const json::exception& error) {
+  constexpr int kTypeError = 302;
+  constexpr int kNoKey = 403;
+  constexpr int kNumberOverflow = 406;
+  const std::string_view what = error.what();
+  if (const auto* syntax = dynamic_cast<const json::parse_error*>(&error)) {
+    return fmt::format("syntax error at byte {}", syntax->byte);
+  }
+  if (error.id == kNumberOverflow) return "a number is beyond all bounds";
+  // "key 'seed' not found", "type must be string, but is null"
+  if (error.id == kNoKey && std::ranges::count(what, '\'') == 2) {
+    const size_t begin = what.find('\'') + 1;
+    return fmt::format("it lacks {}", what.substr(begin, what.find('\'', begin) - begin));
+  }
+  constexpr std::string_view kBut = ", but is ";
+  if (const size_t but = what.find(kBut); error.id == kTypeError && but != what.npos) {
+    return fmt::format("a value has another type than it should: {}",
+                       what.substr(but + kBut.size()));
+  }
+  return "a value is not what belongs there";
 }
 
 bool FitsJson(const std::string& text) {

@@ -26,7 +26,7 @@ struct JsonFault {
   /// The last byte that was read, from 1. A byte behind the last one: the text ends too soon.
   size_t byte = 0;
   size_t line = 0;  ///< kTooDeep, kDuplicateKey: the line of that byte, from 1
-  /// What the parser says, of kSyntax and of kUnreadable (a number beyond all bounds).
+  /// What the parser says, of kSyntax; JsonReason of kUnreadable (a number beyond all bounds).
   std::string parser = {};
   std::string key = {};   ///< kDuplicateKey: the key
   std::string path = {};  ///< kDuplicateKey: its path, as in JsonLines
@@ -59,6 +59,10 @@ std::string JoinJsonPath(std::string path, std::string_view key);
 /// says what is wrong with `name` (a path, or a part of a file), and where.
 Result<nlohmann::json> ParseJsonObject(std::string_view text, const std::string& name,
                                        ErrorCode code);
+
+/// Returns what is wrong with a value that was read from JSON, in our words: the library's own name
+/// its exceptions.
+std::string JsonReason(const nlohmann::json::exception& error);
 
 /// Whether JSON can hold `text`: it is UTF-8.
 bool FitsJson(const std::string& text);

@@ -28,7 +28,7 @@ inline Result<double> Time(device::Stream& stream, const std::function<void()>& 
 }
 
 inline void Print(const std::string& what, double value, const char* unit, double ceiling) {
-  fmt::print("{:<50} {:>9.1f} {:<8} {:>5.2f} of the ceiling\n", what, value, unit, value / ceiling);
+  fmt::print("{:<54} {:>9.1f} {:<8} {:>5.2f} of the ceiling\n", what, value, unit, value / ceiling);
 }
 
 }  // namespace penstock::bench

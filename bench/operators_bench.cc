@@ -46,6 +46,7 @@ class Layer {
     normed = Activations(kWidth);
     qkv = Activations(3 * kWidth);
     attended = Activations(kWidth);
+    mid = Activations(kWidth);
     hidden = Activations(kHidden);
     activated = Activations(kHidden);
     out = Activations(kWidth);
@@ -71,10 +72,10 @@ class Layer {
     op.LayerNormForward(stream, x, Bias(kWidth), Bias(kWidth), kEps, normed, mean, rstd, nullptr);
     op.LinearForward(stream, normed, Weight(kWidth, 3 * kWidth), Bias(3 * kWidth), {}, qkv);
     op.AttentionForward(stream, kHeads, qkv, attended);
-    op.LinearForward(stream, attended, Weight(kWidth, kWidth), Bias(kWidth), x, out);
-    op.LayerNormForward(stream, out, Bias(kWidth), Bias(kWidth), kEps, normed, mean, rstd, nullptr);
+    op.LinearForward(stream, attended, Weight(kWidth, kWidth), Bias(kWidth), x, mid);
+    op.LayerNormForward(stream, mid, Bias(kWidth), Bias(kWidth), kEps, normed, mean, rstd, nullptr);
     op.LinearGeluForward(stream, normed, Weight(kWidth, kHidden), Bias(kHidden), hidden, activated);
-    op.LinearForward(stream, activated, Weight(kHidden, kWidth), Bias(kWidth), out, out);
+    op.LinearForward(stream, activated, Weight(kHidden, kWidth), Bias(kWidth), mid, out);
   }
 
   void Backward() {
@@ -101,7 +102,7 @@ class Layer {
   }
   TensorView BiasGradient(uint64_t n) const { return {DType::kFloat32, {n}, d_bias_.data}; }
 
-  TensorView x, normed, qkv, attended, hidden, activated, out;
+  TensorView x, normed, qkv, attended, mid, hidden, activated, out;
   TensorView d_out, d_narrow, d_qkv, d_hidden;
   TensorView mean, rstd;
   TokenView targets;

@@ -174,9 +174,22 @@ Status CheckNoOtherLauncher(const Environment& environment) {
   return {};
 }
 
-}  // namespace
+/// The token of the job; empty if none is given. The messages do not show it.
+Result<std::string> ReadToken(const Environment& environment) {
+  std::string token = environment(kTokenVariable).value_or("");
+  const bool plain = std::ranges::all_of(token, [](char c) { return c > ' ' && c <= '~'; });
+  if (token.empty() || (plain && token.size() >= kMinToken && token.size() <= kMaxToken)) {
+    return token;
+  }
+  return MakeError(
+      ErrorCode::kInvalidArgument,
+      "environment: {} has {} characters{}; give all ranks the same {} to {} printable "
+      "ones without spaces, such as those of \"openssl rand -hex 16\"",
+      kTokenVariable, token.size(), plain ? "" : ", some of which are not printable", kMinToken,
+      kMaxToken);
+}
 
-Result<Launch> ReadLaunch(const Environment& environment) {
+Result<Launch> ReadPlace(const Environment& environment) {
   if (environment("RANK").has_value() || environment("WORLD_SIZE").has_value()) {
     return FromRankAndSize(environment);
   }
@@ -184,6 +197,16 @@ Result<Launch> ReadLaunch(const Environment& environment) {
   if (environment("SLURM_STEP_NUM_TASKS").value_or("1") != "1") return FromSlurm(environment);
   PENSTOCK_TRY(CheckNoOtherLauncher(environment));
   return Launch{};
+}
+
+}  // namespace
+
+Result<Launch> ReadLaunch(const Environment& environment) {
+  PENSTOCK_ASSIGN(Launch launch, ReadPlace(environment));
+  // One rank alone meets nobody.
+  if (launch.size == 1 && !launch.by_pmix) return launch;
+  PENSTOCK_ASSIGN(launch.token, ReadToken(environment));
+  return launch;
 }
 
 Result<std::string> FirstHost(const std::string& list) {

@@ -4,6 +4,7 @@
 // A pure function of the environment; any thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -17,6 +18,10 @@ namespace penstock::comm {
 
 /// The most ranks that a launcher may ask for.
 inline constexpr uint32_t kMostRanks = 65536;
+/// The variable of the job's token, and how many characters one has.
+inline constexpr const char* kTokenVariable = "PENSTOCK_JOB_TOKEN";
+inline constexpr size_t kMinToken = 16;
+inline constexpr size_t kMaxToken = 256;
 
 struct Launch {
   uint32_t size = 1;
@@ -32,6 +37,8 @@ struct Launch {
   std::string port_advice = {};
   /// Tells this run from others that may listen there; empty if nothing does.
   std::string run = {};
+  /// The secret that whoever joins has to know; empty if there is none. No message has it.
+  std::string token = {};
 };
 
 /// Reads the environment; one rank where no launcher left anything. Errors: kInvalidArgument for

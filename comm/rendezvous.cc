@@ -9,32 +9,41 @@
 #include <string_view>
 #include <utility>
 
+#include "base/token.h"
 #include "comm/pmix.h"
 
 namespace penstock::comm {
 namespace {
 
 /// Listens at the first endpoint whose port is free.
-Result<Listener> ListenAtFirstFree(const Launch& launch) {
+Result<std::vector<Listener>> ListenAtFirstFree(const Launch& launch) {
   Error why = {ErrorCode::kInvalidArgument, "rank 0 has no port to listen on"};
   for (const Endpoint& endpoint : launch.endpoints) {
-    Result<Listener> listener = Listen(endpoint.port, IsLoopback(endpoint.host));
-    if (listener.ok()) return listener;
-    why = listener.error();
+    Result<std::vector<Listener>> listeners = ListenAt(endpoint);
+    if (listeners.ok()) return listeners;
+    why = listeners.error();
     if (why.code != ErrorCode::kUnavailable) break;
   }
   return Error{why.code, why.message + "; " + launch.port_advice};
 }
 
-/// How PMIx hands on where rank 0 is: a line for each name and address of its host.
-std::string WriteEndpoints(const std::vector<std::string>& hosts, uint16_t port) {
-  std::string text;
+/// How PMIx hands on where rank 0 is: a line with the job's token, and one for each name and
+/// address of rank 0's host.
+std::string WritePlace(const std::string& token, const std::vector<std::string>& hosts,
+                       uint16_t port) {
+  std::string text = token + "\n";
   for (const std::string& host : hosts) text += fmt::format("{} {}\n", host, port);
   return text;
 }
 
-Result<std::vector<Endpoint>> ReadEndpoints(std::string_view text) {
-  std::vector<Endpoint> endpoints;
+Status ReadPlace(std::string_view text, Launch* launch) {
+  const Error no_place{ErrorCode::kCorruption,
+                       "PMIx: what rank 0 published is no token with a list of addresses"};
+  const size_t end_of_token = text.find('\n');
+  if (end_of_token == std::string_view::npos) return no_place;
+  launch->token = text.substr(0, end_of_token);
+  text.remove_prefix(end_of_token + 1);
+  std::vector<Endpoint>& endpoints = launch->endpoints;
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
@@ -46,8 +55,8 @@ Result<std::vector<Endpoint>> ReadEndpoints(std::string_view text) {
     if (failure != std::errc() || end != digits.end()) break;
     endpoints.push_back({std::string(line.substr(0, space)), port});
   }
-  if (text.empty() && !endpoints.empty()) return endpoints;
-  return Error{ErrorCode::kCorruption, "PMIx: what rank 0 published is no list of addresses"};
+  if (text.empty() && !endpoints.empty()) return {};
+  return no_place;
 }
 
 /// The names and addresses of this host, as the other ranks may know it.
@@ -69,13 +78,17 @@ Result<MeetingPoint> MeetByPmix(Launch launch, std::chrono::seconds timeout) {
   if (place.size == 1) return Meet(std::move(launch), timeout);
   if (place.rank > 0) {
     PENSTOCK_ASSIGN(const std::string published, pmix->Fetch(timeout));
-    PENSTOCK_ASSIGN(launch.endpoints, ReadEndpoints(published));
+    PENSTOCK_TRY(ReadPlace(published, &launch));
     return VisitMeeting(launch, timeout);
   }
   const bool one_host = place.local_size == place.size;
   PENSTOCK_ASSIGN(const Listener listener, Listen(0, one_host));
-  PENSTOCK_TRY(pmix->Publish(WriteEndpoints(OwnNames(one_host), listener.port)));
-  return HostMeeting(launch, listener, timeout);
+  // Only processes of the job have what PMIx hands on.
+  if (launch.token.empty()) {
+    PENSTOCK_ASSIGN(launch.token, MakeToken());
+  }
+  PENSTOCK_TRY(pmix->Publish(WritePlace(launch.token, OwnNames(one_host), listener.port)));
+  return HostMeeting(launch, {&listener, 1}, timeout);
 }
 
 }  // namespace
@@ -87,8 +100,8 @@ Result<MeetingPoint> Meet(Launch launch, std::chrono::seconds timeout) {
         .world = {}, .members = {{.host = HostName(), .pid = static_cast<uint64_t>(::getpid())}}};
   }
   if (launch.rank > 0) return VisitMeeting(launch, timeout);
-  PENSTOCK_ASSIGN(const Listener listener, ListenAtFirstFree(launch));
-  return HostMeeting(launch, listener, timeout);
+  PENSTOCK_ASSIGN(const std::vector<Listener> listeners, ListenAtFirstFree(launch));
+  return HostMeeting(launch, listeners, timeout);
 }
 
 World PlaceOf(const Launch& launch, const std::vector<Member>& members) {

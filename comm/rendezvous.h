@@ -1,19 +1,21 @@
 // How the ranks of a job meet: rank 0 listens, the others come, and each learns who all are.
 //
-// A rank connects and greets with its rank, the world's size and the run. Rank 0 welcomes it, or
-// says what is wrong with the greeting. A rank that is welcome has joined once it says so: it may
+// A rank connects and greets with its rank, the world's size, the run and the job's token. Rank 0
+// welcomes it, or says what is wrong with the greeting: first the token, so that who does not know
+// it learns nothing. A rank that is welcome has joined once it says so: it may
 // have given up waiting and come again meanwhile. When all have joined, rank 0 tells all who they
 // are. A rank that joined and has gone, and one that is missing when the time is over, end the
 // meeting for all.
 //
-// Strangers may connect while rank 0 listens. They get nothing but a refusal, and when there are
-// too many, the oldest is dropped.
+// Strangers may connect while rank 0 listens. They get nothing but a refusal, and those that do not
+// greet in time are dropped; when there are too many, the oldest is.
 //
 // Threads: one.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/result.h"
@@ -36,10 +38,14 @@ struct MeetingPoint {
 /// ranks that are missing, which the message names, or for a port that is taken.
 Result<MeetingPoint> Meet(Launch launch, std::chrono::seconds timeout);
 
-/// The two sides of a meeting of several ranks: rank 0 at its listener, and the others, at the
+/// How long a connection may take to greet.
+inline constexpr std::chrono::seconds kGreetingTime{10};
+
+/// The two sides of a meeting of several ranks: rank 0 at its listeners, and the others, at the
 /// launch's endpoints.
-Result<MeetingPoint> HostMeeting(const Launch& launch, const Listener& listener,
-                                 std::chrono::seconds timeout);
+Result<MeetingPoint> HostMeeting(const Launch& launch, std::span<const Listener> listeners,
+                                 std::chrono::seconds timeout,
+                                 std::chrono::milliseconds greeting_time = kGreetingTime);
 Result<MeetingPoint> VisitMeeting(const Launch& launch, std::chrono::seconds timeout);
 
 /// Returns a rank's place on its node: what the launcher said, and otherwise what the names of the

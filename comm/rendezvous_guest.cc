@@ -44,7 +44,7 @@ Result<Connection> Greet(const Launch& launch, const Endpoint& endpoint, SteadyT
                                  .a = launch.size,
                                  .b = static_cast<uint64_t>(::getpid()),
                                  .key = launch.run,
-                                 .text = HostName()}));
+                                 .text = EncodeGreeting({HostName(), launch.token})}));
   const Result<Message> answer = AwaitMessage(&connection, deadline);
   if (!answer.ok()) {
     return Error{answer.error().code, EndpointName(endpoint) + ": " + answer.error().message};

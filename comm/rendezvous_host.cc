@@ -1,5 +1,6 @@
 // Rank 0's side of a meeting.
 #include <fmt/format.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -7,7 +8,9 @@
 #include <cerrno>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "comm/rendezvous.h"
@@ -22,11 +25,36 @@ constexpr std::chrono::seconds kLastWordTime{1};
 /// Connections that may be nobody's yet.
 constexpr ptrdiff_t kStrangers = 64;
 
+/// Compares in a time that does not tell how much is the same.
+bool SameSecret(std::string_view a, std::string_view b) {
+  if (a.size() != b.size()) return false;
+  unsigned different = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    different |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b[i]);
+  }
+  return different == 0;
+}
+
+/// Makes a descriptor that is readable when one of the listeners is.
+Result<UniqueFd> WaitForAny(std::span<const Listener> listeners) {
+  UniqueFd all(::epoll_create1(EPOLL_CLOEXEC));
+  if (!all.valid()) return ErrnoError(errno, "rank 0 cannot wait for the others");
+  for (const Listener& listener : listeners) {
+    epoll_event event = {.events = EPOLLIN, .data = {}};
+    if (::epoll_ctl(all.get(), EPOLL_CTL_ADD, listener.socket.get(), &event) != 0) {
+      return ErrnoError(errno, "rank 0 cannot wait for the others");
+    }
+  }
+  return all;
+}
+
 class Reception {
  public:
-  Reception(const Launch& launch, int listener, Peers peers)
+  Reception(const Launch& launch, std::span<const Listener> listeners, Peers peers,
+            std::chrono::milliseconds greeting_time)
       : launch_(launch),
-        listener_(listener),
+        listeners_(listeners),
+        greeting_time_(greeting_time),
         peers_(std::move(peers)),
         members_(launch.size),
         guests_of_ranks_(launch.size) {
@@ -40,9 +68,12 @@ class Reception {
         failure_ = Missing(timeout);
         break;
       }
-      const Peers::Ready ready = peers_.Wait(deadline);
-      if (ready.also) Accept();
+      const Peers::Ready ready = peers_.Wait(std::min(deadline, NextGreetingEnd(deadline)));
       for (const uint32_t number : ready.peers) Hear(number);
+      if (ready.also) {
+        for (const Listener& listener : listeners_) Accept(listener.socket.get());
+      }
+      DropLateStrangers();
     }
     if (failure_.has_value()) return GiveUp();
     return Start();
@@ -53,11 +84,13 @@ class Reception {
   struct Guest {
     std::optional<uint32_t> rank = {};
     bool joined = false;
+    SteadyTime greets_until = {};
   };
 
-  void Accept() {
-    while (true) {
-      UniqueFd socket(::accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  /// Takes some of the connections that wait, so that a flood of them does not keep the others.
+  void Accept(int listener) {
+    for (ptrdiff_t i = 0; i < kStrangers; ++i) {
+      UniqueFd socket(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (!socket.valid()) {
         const int why = errno;
         if (why == EINTR || why == ECONNABORTED) continue;
@@ -74,7 +107,9 @@ class Reception {
         failure_ = added.error();
         return;
       }
-      guests_[number] = {};
+      guests_[number] = {.greets_until = steady_clock::now() + greeting_time_};
+      // A rank has greeted at once, and is not taken for a stranger when many come.
+      Hear(number);
     }
   }
 
@@ -105,8 +140,10 @@ class Reception {
   }
 
   void Greeted(uint32_t number, const Message& hello) {
-    const Member member = {.host = OneLine(hello.text, kMostHost), .pid = hello.b};
-    const std::string problem = ProblemOf(hello, member);
+    const Result<Greeting> greeting = DecodeGreeting(hello.text);
+    const Member member = {.host = greeting.ok() ? greeting->host : "", .pid = hello.b};
+    const std::string problem = greeting.ok() ? ProblemOf(hello, member, greeting->token)
+                                              : "a greeting of another version of penstock";
     if (!problem.empty()) {
       last_refusal_ = problem;
       Message refusal{.type = MessageType::kEnd,
@@ -125,10 +162,18 @@ class Reception {
   }
 
   /// What is wrong with a greeting; nothing if it is right.
-  std::string ProblemOf(const Message& hello, const Member& member) const {
+  std::string ProblemOf(const Message& hello, const Member& member,
+                        const std::string& token) const {
     const uint64_t rank = hello.number;
     const std::string name =
         fmt::format("rank {} (host {}, pid {})", rank, member.host, member.pid);
+    if (!SameSecret(token, launch_.token)) {
+      return fmt::format("{} has {}; all ranks of a run have the same {}, or none", name,
+                         token.empty()           ? "no token, and rank 0 has one"
+                         : launch_.token.empty() ? "a token, and rank 0 has none"
+                                                 : "another token than rank 0",
+                         kTokenVariable);
+    }
     if (hello.key != launch_.run) {
       return fmt::format("{} is of another run ({}) than rank 0 on host {} ({})", name,
                          OneLine(hello.key, kMostHost), members_[0].host, launch_.run);
@@ -172,11 +217,27 @@ class Reception {
     peers_.Close(number);
   }
 
+  static bool IsStranger(const std::pair<const uint32_t, Guest>& guest) {
+    return !guest.second.rank.has_value();
+  }
+
+  /// When the oldest stranger has to have greeted; `none` without one.
+  SteadyTime NextGreetingEnd(SteadyTime none) const {
+    const auto oldest = std::find_if(guests_.begin(), guests_.end(), IsStranger);
+    return oldest == guests_.end() ? none : oldest->second.greets_until;
+  }
+
+  void DropLateStrangers() {
+    const SteadyTime now = steady_clock::now();
+    while (NextGreetingEnd(SteadyTime::max()) <= now) {
+      Drop(std::find_if(guests_.begin(), guests_.end(), IsStranger)->first);
+    }
+  }
+
   /// If there are too many. It may be a rank after all, and comes again then.
   void DropOldestStranger() {
-    const auto is_stranger = [](const auto& guest) { return !guest.second.rank.has_value(); };
-    if (std::count_if(guests_.begin(), guests_.end(), is_stranger) < kStrangers) return;
-    Drop(std::find_if(guests_.begin(), guests_.end(), is_stranger)->first);
+    if (std::count_if(guests_.begin(), guests_.end(), IsStranger) < kStrangers) return;
+    Drop(std::find_if(guests_.begin(), guests_.end(), IsStranger)->first);
   }
 
   Error Missing(std::chrono::seconds timeout) const {
@@ -215,7 +276,8 @@ class Reception {
   }
 
   const Launch& launch_;
-  const int listener_;
+  const std::span<const Listener> listeners_;
+  const std::chrono::milliseconds greeting_time_;
   Peers peers_;
   std::vector<Member> members_;
   std::map<uint32_t, Guest> guests_;  ///< by number, in the order in which they came
@@ -228,10 +290,12 @@ class Reception {
 
 }  // namespace
 
-Result<MeetingPoint> HostMeeting(const Launch& launch, const Listener& listener,
-                                 std::chrono::seconds timeout) {
-  PENSTOCK_ASSIGN(Peers peers, Peers::Create(listener.socket.get()));
-  return Reception(launch, listener.socket.get(), std::move(peers)).Run(timeout);
+Result<MeetingPoint> HostMeeting(const Launch& launch, std::span<const Listener> listeners,
+                                 std::chrono::seconds timeout,
+                                 std::chrono::milliseconds greeting_time) {
+  PENSTOCK_ASSIGN(const UniqueFd all, WaitForAny(listeners));
+  PENSTOCK_ASSIGN(Peers peers, Peers::Create(all.get()));
+  return Reception(launch, listeners, std::move(peers), greeting_time).Run(timeout);
 }
 
 }  // namespace penstock::comm

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <memory>
 #include <utility>
 
@@ -27,7 +28,43 @@ struct SocketAddress {
   socklen_t size = 0;
 
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
+  bool IsLoopback() const {
+    if (storage.ss_family == AF_INET6) {
+      return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_addr);
+    }
+    const auto* in = reinterpret_cast<const sockaddr_in*>(&storage);
+    return ntohl(in->sin_addr.s_addr) >> 24U == IN_LOOPBACKNET;
+  }
 };
+
+using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
+
+/// Looks up a name or an address; at least one is found.
+Result<Addresses> LookUp(const Endpoint& endpoint) {
+  const addrinfo hints = {
+      .ai_flags = AI_NUMERICSERV, .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+  addrinfo* found = nullptr;
+  const int failure =
+      ::getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &hints, &found);
+  if (failure == 0) return Addresses(found, &::freeaddrinfo);
+  return MakeError(ErrorCode::kUnavailable, "{}: {}", EndpointName(endpoint),
+                   failure == EAI_SYSTEM ? ErrnoText(errno) : ::gai_strerror(failure));
+}
+
+/// The addresses of a list, each once: /etc/hosts may name one twice.
+std::vector<SocketAddress> Distinct(const addrinfo& first) {
+  std::vector<SocketAddress> all;
+  for (const addrinfo* one = &first; one != nullptr; one = one->ai_next) {
+    SocketAddress address;
+    address.size = std::min<socklen_t>(one->ai_addrlen, sizeof(address.storage));
+    std::memcpy(&address.storage, one->ai_addr, address.size);
+    const auto same = [&address](const SocketAddress& other) {
+      return std::memcmp(&other.storage, &address.storage, sizeof(address.storage)) == 0;
+    };
+    if (std::ranges::none_of(all, same)) all.push_back(address);
+  }
+  return all;
+}
 
 SocketAddress InternetAddress(uint32_t address, uint16_t port) {
   SocketAddress result;
@@ -64,7 +101,7 @@ Error NoListener(int why, uint16_t port) {
   return Error{ErrorCode::kUnavailable, what + ": the address is in use"};
 }
 
-Result<Listener> ListenAt(SocketAddress address, uint16_t port) {
+Result<Listener> ListenOn(SocketAddress address, uint16_t port) {
   UniqueFd socket(
       ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket.valid()) return NoListener(errno, port);
@@ -119,26 +156,38 @@ bool IsLoopback(const std::string& host) {
 }
 
 Result<Listener> Listen(uint16_t port, bool loopback) {
-  if (loopback) return ListenAt(InternetAddress(INADDR_LOOPBACK, port), port);
-  Result<Listener> both = ListenAt(AnyInternet6Address(port), port);
+  if (loopback) return ListenOn(InternetAddress(INADDR_LOOPBACK, port), port);
+  Result<Listener> both = ListenOn(AnyInternet6Address(port), port);
   // Without IPv6 there is no such socket; a port that is taken is so for both.
   if (both.ok() || both.error().code == ErrorCode::kUnavailable) return both;
-  return ListenAt(InternetAddress(INADDR_ANY, port), port);
+  return ListenOn(InternetAddress(INADDR_ANY, port), port);
+}
+
+Result<std::vector<Listener>> ListenAt(const Endpoint& endpoint) {
+  std::vector<Listener> listeners;
+  const Result<Addresses> found = LookUp(endpoint);
+  for (const SocketAddress& address :
+       found.ok() ? Distinct(**found) : std::vector<SocketAddress>()) {
+    if (address.IsLoopback() && !IsLoopback(endpoint.host) && endpoint.host != "::1") continue;
+    Result<Listener> listener = ListenOn(address, endpoint.port);
+    if (listener.ok()) {
+      listeners.push_back(*std::move(listener));
+    } else if (listener.error().code == ErrorCode::kUnavailable) {
+      return listener.error();
+    }
+    // Else the address is none of this host's, or of a family that it does not have.
+  }
+  if (listeners.empty()) {
+    PENSTOCK_ASSIGN(Listener all, Listen(endpoint.port, IsLoopback(endpoint.host)));
+    listeners.push_back(std::move(all));
+  }
+  return listeners;
 }
 
 Result<UniqueFd> Connect(const Endpoint& endpoint, SteadyTime deadline) {
-  const addrinfo hints = {
-      .ai_flags = AI_NUMERICSERV, .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
-  addrinfo* found = nullptr;
-  const int failure =
-      ::getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &hints, &found);
-  if (failure != 0) {
-    return MakeError(ErrorCode::kUnavailable, "{}: {}", EndpointName(endpoint),
-                     failure == EAI_SYSTEM ? ErrnoText(errno) : ::gai_strerror(failure));
-  }
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, &::freeaddrinfo);
+  PENSTOCK_ASSIGN(const Addresses found, LookUp(endpoint));
   int why = EHOSTUNREACH;
-  for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
+  for (const addrinfo* address = found.get(); address != nullptr; address = address->ai_next) {
     const SteadyTime end = std::min(deadline, std::chrono::steady_clock::now() + kConnectTime);
     UniqueFd socket = ConnectAt(*address, end);
     if (socket.valid()) return socket;

@@ -35,11 +35,16 @@ struct Listener {
   uint16_t port = 0;
 };
 
-/// Listens on a port, 0 for any: on the loopback interface if `loopback` is set, else on all,
-/// because the name by which others reach this host may stand for another interface here (Debian's
-/// /etc/hosts calls 127.0.1.1 by the name of the host), or for none (behind a service's address).
+/// Listens on a port, 0 for any: on the loopback interface if `loopback` is set, else on all.
 /// Errors: kUnavailable if the port is taken, else what the system says.
 Result<Listener> Listen(uint16_t port, bool loopback);
+
+/// Listens where others will look for this endpoint: on those of its addresses that this host has,
+/// and on no other. Listens on all interfaces if this host has none of them (they are a service's),
+/// if the name is not known here, or if it stands for a loopback address here though it is not
+/// localhost (Debian's /etc/hosts calls 127.0.1.1 by the name of the host): then nothing says by
+/// which address the others come. Errors: see Listen. Returns at least one listener.
+Result<std::vector<Listener>> ListenAt(const Endpoint& endpoint);
 
 /// Connects to the first address of the endpoint that answers, each given a few seconds. Errors:
 /// kUnavailable, saying why the last of them did not.

@@ -120,6 +120,22 @@ std::string TextReader::Text() {
   return text;
 }
 
+std::string EncodeGreeting(const Greeting& greeting) {
+  TextWriter writer;
+  writer.Text(greeting.host);
+  writer.Text(greeting.token);
+  return writer.Take();
+}
+
+Result<Greeting> DecodeGreeting(std::string_view text) {
+  TextReader reader(text);
+  Greeting greeting;
+  greeting.host = OneLine(reader.Text(), kMostHost);
+  greeting.token = reader.Text();
+  if (!reader.complete()) return NoMessage("its greeting");
+  return greeting;
+}
+
 std::string EncodeMembers(const std::vector<Member>& members) {
   TextWriter writer;
   for (const Member& member : members) {

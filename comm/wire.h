@@ -38,11 +38,11 @@ inline constexpr size_t kMostHost = 64;
 
 enum class MessageType : uint32_t {
   // Of the start (comm/rendezvous.h).
-  kHello =
-      1,     ///< to rank 0: number is the rank, a its world size, b the pid; key the run, text host
-  kWelcome,  ///< from rank 0: the greeting was right
-  kJoined,   ///< to rank 0: this connection is the one
-  kStart,    ///< from rank 0: all have joined; text has the members
+  kHello = 1,  ///< to rank 0: number is the rank, a its world size, b the pid; key the run,
+               ///< text a Greeting
+  kWelcome,    ///< from rank 0: the greeting was right
+  kJoined,     ///< to rank 0: this connection is the one
+  kStart,      ///< from rank 0: all have joined; text has the members
   // Calls: number names the call, and the reply repeats it (comm/hub.h).
   kAgree,   ///< a and text: the status
   kGather,  ///< text
@@ -124,6 +124,15 @@ class TextReader {
   std::string_view bytes_;
   bool short_ = false;
 };
+
+/// What a rank says of itself when it greets, beside numbers and the run.
+struct Greeting {
+  std::string host;
+  std::string token;  ///< of the job; no message to a person has it
+};
+std::string EncodeGreeting(const Greeting& greeting);
+/// Errors: kCorruption if `text` is none.
+Result<Greeting> DecodeGreeting(std::string_view text);
 
 /// The members of a job as a text, by rank.
 std::string EncodeMembers(const std::vector<Member>& members);

@@ -120,6 +120,10 @@ struct DriveSpeed {
   bool shared = false;  ///< reads and writes share read_gbps
 };
 
+/// penstock.verify_commits: whether a commit counts only when its tiles were read back. With kAuto
+/// zero/commit_verification.h decides.
+enum class VerifyCommits : uint8_t { kOff, kOn, kAuto };
+
 /// penstock.rampup_batch_size: how the global batch grows to train_batch_size, in rows. By
 /// Megatron's rule (train/sizing/batch_rampup.h).
 struct RampupConfig {
@@ -177,6 +181,7 @@ struct Config {
   int64_t keep_snapshots = 2;  ///< automatic ones
   bool durable = true;
   bool verify_checksums = true;
+  VerifyCommits verify_commits = VerifyCommits::kAuto;
   bool wall_clock_breakdown = false;
   aio::EngineOptions aio;
   std::optional<DriveSpeed> drive;

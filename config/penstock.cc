@@ -82,15 +82,14 @@ void ReadSimulate(JsonSection& engine, aio::EngineOptions& options) {
   });
 }
 
-aio::Registration ReadRegistration(JsonSection& engine) {
-  const char* key = "registered_buffers";
-  const json* value = engine.Find(key);
-  if (value == nullptr || *value == "auto") return aio::Registration::kAuto;
-  if (value->is_boolean()) {
-    return value->get<bool>() ? aio::Registration::kOn : aio::Registration::kOff;
-  }
-  engine.Fail(key, fmt::format("{} is none of \"auto\", true and false", Show(*value)));
-  return aio::Registration::kAuto;
+/// A key that is true, false or "auto", which is also what it is if it is not there.
+template <typename Value>
+Value ReadSwitch(JsonSection& section, const char* key, Value off, Value on, Value automatic) {
+  const json* value = section.Find(key);
+  if (value == nullptr || *value == "auto") return automatic;
+  if (value->is_boolean()) return value->get<bool>() ? on : off;
+  section.Fail(key, fmt::format("{} is none of \"auto\", true and false", Show(*value)));
+  return automatic;
 }
 
 void ReadEngine(JsonSection& engine, aio::EngineOptions& options) {
@@ -102,7 +101,8 @@ void ReadEngine(JsonSection& engine, aio::EngineOptions& options) {
                                                 aio::EngineKind::kAuto);
   options.sqpoll = engine.Bool("sqpoll", false);
   options.iopoll = engine.Bool("iopoll", false);
-  options.registered_buffers = ReadRegistration(engine);
+  options.registered_buffers = ReadSwitch(engine, "registered_buffers", aio::Registration::kOff,
+                                          aio::Registration::kOn, aio::Registration::kAuto);
   ReadSimulate(engine, options);
 }
 
@@ -171,6 +171,8 @@ void ReadPenstock(JsonSection& top, ConfigDraft& draft) {
     config.durable = section.Bool("durable", true);
     ReadSnapshots(section, config);
     config.verify_checksums = section.Bool("verify_checksums", true);
+    config.verify_commits = ReadSwitch(section, "verify_commits", VerifyCommits::kOff,
+                                       VerifyCommits::kOn, VerifyCommits::kAuto);
     config.gradient_order = section.Choice<GradientOrder>(
         "gradient_order", {{"global", GradientOrder::kGlobal}, {"rank", GradientOrder::kRank}},
         GradientOrder::kGlobal);

@@ -149,6 +149,11 @@ Json RegistrationJson(aio::Registration registration) {
   return registration == aio::Registration::kOn;
 }
 
+Json VerifyCommitsJson(VerifyCommits verify) {
+  if (verify == VerifyCommits::kAuto) return "auto";
+  return verify == VerifyCommits::kOn;
+}
+
 Json EngineJson(const aio::EngineOptions& options) {
   Json engine = {{"engine", EngineName(options.kind)},
                  {"sqpoll", options.sqpoll},
@@ -223,6 +228,7 @@ Json PenstockJson(const Config& config) {
           {"keep_snapshots", config.keep_snapshots},
           {"durable", config.durable},
           {"verify_checksums", config.verify_checksums},
+          {"verify_commits", VerifyCommitsJson(config.verify_commits)},
           {"gradient_order", config.gradient_order == GradientOrder::kRank ? "rank" : "global"},
           {"attention", NameOf(config.attention)},
           {"rampup_batch_size", rampup},

@@ -90,6 +90,7 @@ std::string DescribeCounters(const Training& training) {
                           {"nvme_write_bytes", counters.nvme_write_bytes},
                           {"nvme_init_bytes", counters.nvme_init_bytes},
                           {"nvme_commit_bytes", counters.nvme_commit_bytes},
+                          {"nvme_verify_bytes", counters.nvme_verify_bytes},
                           {"evictions", counters.evictions},
                           {"updates", counters.updates},
                           {"late_uses", training.late_uses()},

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/denormals.h"
+#include "base/message_text.h"
 #include "front/description.h"
 #include "front/engine_handle.h"
 #include "front/reference.h"
@@ -70,7 +71,7 @@ int Guard(Function function) {
   try {
     const Status status = function();
     if (status.ok()) return PENSTOCK_OK;
-    return Fail(CodeOf(status.error().code), status.error().message.c_str());
+    return Fail(CodeOf(status.error().code), MessageLine(status.error().message).c_str());
   } catch (const std::bad_alloc&) {
     return Fail(PENSTOCK_OUT_OF_MEMORY, "the host has no memory left");
   } catch (const std::exception& error) {
@@ -364,6 +365,19 @@ int penstock_begin_commit(penstock_engine* engine, const char* json) {
 
 int penstock_finish_commit(penstock_engine* engine) {
   return With(engine, [](Training& training) { return training.FinishCommit(); });
+}
+
+int penstock_watch(penstock_engine* engine, const char* folder, const char* const* names,
+                   uint32_t count) {
+  return With(engine, [&](Training& training) -> Status {
+    if (folder == nullptr) return Missing("the folder");
+    std::vector<std::string> files;
+    for (uint32_t i = 0; i < count; ++i) {
+      if (names == nullptr || names[i] == nullptr) return Missing("a name");
+      files.emplace_back(names[i]);
+    }
+    return training.Watch(folder, files);
+  });
 }
 
 int penstock_copy_commit(penstock_engine* engine, const char* const* paths, uint32_t count) {

@@ -49,7 +49,7 @@ extern "C" {
 #endif
 
 /* Changes whenever a function or a structure of this header changes. */
-#define PENSTOCK_ABI 3
+#define PENSTOCK_ABI 4
 
 typedef struct penstock_engine penstock_engine;
 
@@ -221,6 +221,12 @@ PENSTOCK_API int penstock_drain(penstock_engine* engine);
 PENSTOCK_API int penstock_begin_commit(penstock_engine* engine, const char* json);
 /* Waits for the commit that was begun, if any: then it is durable, or the call says why not. */
 PENSTOCK_API int penstock_finish_commit(penstock_engine* engine);
+/* Says in which folder the caller keeps what leads to the state, and which files of it must stay as
+ * they are now; replaces what was said before. From now on a commit counts only if the path still
+ * leads to that folder and the files are still in it: penstock_finish_commit and all calls after it
+ * fail with PENSTOCK_NOT_FOUND otherwise, naming what is gone. */
+PENSTOCK_API int penstock_watch(penstock_engine* engine, const char* folder,
+                                const char* const* names, uint32_t count);
 /* Copies the last commit into files of its own, durable when the call returns: one path for each of
  * `state_paths`, in their order, which does not exist yet. On a file system with reflinks the copy
  * takes no space until training changes what it shares. Another engine can continue the copy, from

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "base/folder_watch.h"
 #include "base/result.h"
 #include "front/arrival_room.h"
 #include "front/device_copies.h"
@@ -70,6 +71,9 @@ class Training {
   Status Drain();
   Status BeginCommit(std::string json);
   Status FinishCommit();
+  /// From now on a commit counts only if these files are still in that folder
+  /// (base/folder_watch.h).
+  Status Watch(const std::string& folder, const std::vector<std::string>& names);
   Status CopyCommit(const std::vector<std::string>& paths);
   Status Read(uint32_t unit, uint32_t tensor, zero::StateKind kind, uint64_t begin,
               std::span<float> values);
@@ -155,6 +159,7 @@ class Training {
   void CloseStep();
   /// Keeps the first failure that ends the training.
   Status Keep(Status status);
+  Status CheckWatched() const;
 
   Plan plan_;
   std::unique_ptr<offload::Schedule> schedule_;
@@ -166,6 +171,7 @@ class Training {
   zero::TrainState counts_;
   std::optional<std::string> continued_;
   bool moved_ = false;
+  std::optional<FolderWatch> watch_;
   std::optional<uint64_t> committing_;      ///< the step of the commit that was begun
   std::optional<uint64_t> committed_step_;  ///< of the last commit that is durable
   size_t unfilled_ = 0;                     ///< units that Fill has to be called for

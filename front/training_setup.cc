@@ -9,6 +9,7 @@
 
 #include "front/training.h"
 #include "kernels/convert_elements.h"
+#include "offload/whole_commit.h"
 #include "zero/tile_fill.h"
 
 namespace penstock::front {
@@ -37,10 +38,13 @@ Result<std::unique_ptr<Training>> Training::Create(Plan plan) {
   std::unique_ptr<zero::CommittedState> from;
   if (!plan.continue_from.empty()) {
     PENSTOCK_ASSIGN(from, zero::CommittedState::Open(plan.continue_from, /*exclusive=*/true));
+    PENSTOCK_ASSIGN(std::string left, offload::UseWholeCommit(*from));
+    if (!left.empty()) plan.notices.push_back(std::move(left));
     plan.engine.seed = from->train_state().seed;
     if (zero::FitsInPlace(*from, plan.layout, plan.engine.config.durable, plan.continue_from,
                           plan.engine.state_folders)) {
       plan.engine.adopt = plan.continue_from;
+      plan.engine.adopt_at = from->commit();
       from.reset();  // the engine takes the lock
     }
   }

@@ -1,4 +1,6 @@
 // Training: the state between updates, committed and read.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -41,8 +43,24 @@ Status Training::BeginCommit(std::string json) {
 Status Training::FinishCommit() {
   PENSTOCK_TRY(failure_);
   PENSTOCK_TRY(Keep(states().FinishCommit()));
+  if (committing_) PENSTOCK_TRY(Keep(CheckWatched()));
   if (committing_) committed_step_ = std::exchange(committing_, std::nullopt);
   return {};
+}
+
+Status Training::Watch(const std::string& folder, const std::vector<std::string>& names) {
+  PENSTOCK_TRY(failure_);
+  PENSTOCK_ASSIGN(const Folder opened, Folder::Open(folder));
+  PENSTOCK_ASSIGN(watch_, FolderWatch::Begin(opened, names));
+  return {};
+}
+
+/// A training ends for what is gone, and not for a file system that does not answer for a while.
+Status Training::CheckWatched() const {
+  const Status whole = watch_ ? watch_->Check() : Status();
+  if (whole.ok() || whole.error().code != ErrorCode::kNotFound) return {};
+  return MakeError(ErrorCode::kNotFound, "{}; step {} is committed in {}", whole.error().message,
+                   *committing_, fmt::join(states().io().paths, ", "));
 }
 
 Status Training::CopyCommit(const std::vector<std::string>& paths) {

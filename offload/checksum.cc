@@ -6,15 +6,22 @@
 #include <xxhash.h>
 #endif
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
 #include "base/check.h"
 
 namespace penstock::offload {
+
+/// It owns no memory beyond itself; XXH3_createState aligns it as XXH3 needs.
+struct FreeHash {
+  void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
+};
+using Hash = std::unique_ptr<XXH3_state_t, FreeHash>;
+
 namespace {
 
-/// The states own no memory beyond themselves; XXH3_createState aligns them as XXH3 needs.
 uint64_t CombineStates(uint64_t seed, std::span<const uint64_t> checksums) {
   return XXH3_64bits_withSeed(checksums.data(), checksums.size_bytes(), seed);
 }
@@ -35,11 +42,6 @@ uint64_t TileSeed(const Uuid& uuid, const ShardLayout& layout, TileId tile, uint
 }
 
 struct TileHasher::States {
-  struct Free {
-    void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
-  };
-  using Hash = std::unique_ptr<XXH3_state_t, Free>;
-
   uint64_t seed = 0;
   Planes planes = MakeFrozenPlanes(DType::kFloat32);
   uint64_t elements = 0;
@@ -47,7 +49,7 @@ struct TileHasher::States {
 };
 
 TileHasher::TileHasher() : states_(std::make_unique<States>()) {
-  for (States::Hash& hash : states_->hashes) hash.reset(XXH3_createState());
+  for (Hash& hash : states_->hashes) hash.reset(XXH3_createState());
 }
 
 TileHasher::TileHasher(TileHasher&&) noexcept = default;
@@ -57,7 +59,7 @@ void TileHasher::Reset(uint64_t seed, const Planes& planes, uint64_t elements) {
   states_->seed = seed;
   states_->planes = planes;
   states_->elements = elements;
-  for (const States::Hash& hash : states_->hashes) XXH3_64bits_reset_withSeed(hash.get(), seed);
+  for (const Hash& hash : states_->hashes) XXH3_64bits_reset_withSeed(hash.get(), seed);
 }
 
 void TileHasher::Add(std::span<const std::byte> weight, std::span<const std::byte> record,
@@ -85,6 +87,54 @@ TileChecksums TileHasher::Finish() const {
   const size_t count = states_->planes.all().size();
   for (size_t i = 0; i < count; ++i) digests[i] = XXH3_64bits_digest(states_->hashes[i].get());
   return {digests[0], CombineStates(states_->seed, std::span(digests).first(count).subspan(1))};
+}
+
+struct PartHasher::State {
+  uint64_t seed = 0;
+  bool record = false;
+  std::vector<uint64_t> sizes;    ///< of the part's planes
+  std::vector<uint64_t> digests;  ///< of those that are complete
+  uint64_t added = 0;             ///< to the plane after these
+  Hash hash;
+};
+
+PartHasher::PartHasher() : state_(std::make_unique<State>()) {
+  state_->hash.reset(XXH3_createState());
+}
+
+PartHasher::~PartHasher() = default;
+
+void PartHasher::Reset(uint64_t seed, Part part, const Planes& planes, uint64_t elements) {
+  State& state = *state_;
+  state.seed = seed;
+  state.record = part == Part::kRecord;
+  state.sizes.clear();
+  state.digests.clear();
+  state.added = 0;
+  const std::span<const Plane> of_part = state.record ? planes.record() : planes.all().first(1);
+  for (const Plane& plane : of_part) state.sizes.push_back(plane.Size(elements).value);
+  XXH3_64bits_reset_withSeed(state.hash.get(), seed);
+}
+
+void PartHasher::Add(std::span<const std::byte> bytes) {
+  State& state = *state_;
+  while (!bytes.empty()) {
+    PENSTOCK_CHECK(state.digests.size() < state.sizes.size(), "bytes after a part's last one");
+    const uint64_t missing = state.sizes[state.digests.size()] - state.added;
+    const std::span<const std::byte> now = bytes.first(std::min<uint64_t>(missing, bytes.size()));
+    XXH3_64bits_update(state.hash.get(), now.data(), now.size());
+    state.added += now.size();
+    bytes = bytes.subspan(now.size());
+    if (now.size() < missing) return;
+    state.digests.push_back(XXH3_64bits_digest(state.hash.get()));
+    state.added = 0;
+    XXH3_64bits_reset_withSeed(state.hash.get(), state.seed);
+  }
+}
+
+uint64_t PartHasher::Finish() const {
+  PENSTOCK_CHECK(state_->digests.size() == state_->sizes.size(), "a part ends too early");
+  return state_->record ? CombineStates(state_->seed, state_->digests) : state_->digests.front();
 }
 
 uint64_t WeightChecksum(uint64_t seed, std::span<const std::byte> weight) {
@@ -117,6 +167,15 @@ Error DamagedPart(const ShardLayout& layout, Part part, TileId tile, uint64_t ve
                    "the drive gave other data than was written to it, check the drive",
                    Index(tile), layout.module(tile).name,
                    part == Part::kWeight ? "weight" : "record", version, place);
+}
+
+Error DamagedInMemory(const ShardLayout& layout, Part part, TileId tile, uint64_t version) {
+  return MakeError(
+      ErrorCode::kCorruption,
+      "checksum of tile {} (module {}) does not hold: {} of version {} in host memory "
+      "is not what was left there; RAM has lost it, or a program wrote over it: test the "
+      "memory",
+      Index(tile), layout.module(tile).name, part == Part::kWeight ? "weight" : "record", version);
 }
 
 }  // namespace penstock::offload

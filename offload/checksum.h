@@ -52,6 +52,25 @@ class TileHasher {
   std::unique_ptr<States> states_;
 };
 
+/// Hashes one part of a tile in pieces of any size, as they are read. Not thread-safe; reusable
+/// through Reset.
+class PartHasher {
+ public:
+  PartHasher();
+  ~PartHasher();
+
+  /// Begins a part of a tile with these planes (borrowed) and so many elements.
+  void Reset(uint64_t seed, Part part, const Planes& planes, uint64_t elements);
+  /// Adds the next bytes of the part. No more come than the part has.
+  void Add(std::span<const std::byte> bytes);
+  /// Returns the part's checksum. Precondition: all of its bytes were added.
+  uint64_t Finish() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
 /// Hash whole parts at once.
 uint64_t WeightChecksum(uint64_t seed, std::span<const std::byte> weight);
 uint64_t RecordChecksum(uint64_t seed, const ShardLayout& layout, TileId tile,
@@ -65,5 +84,7 @@ TileChecksums ChecksumsOf(const Uuid& uuid, const ShardLayout& layout, TileId ti
 /// at offset N") and does not have its checksum.
 Error DamagedPart(const ShardLayout& layout, Part part, TileId tile, uint64_t version,
                   const std::string& place);
+/// The same of a part that lives in host memory.
+Error DamagedInMemory(const ShardLayout& layout, Part part, TileId tile, uint64_t version);
 
 }  // namespace penstock::offload

@@ -62,15 +62,18 @@ std::string HoldingsText(std::span<const std::vector<HeldCommit>> of_ranks) {
 
 }  // namespace
 
-Result<CommitName> AgreedCommit(std::span<const std::vector<HeldCommit>> of_ranks) {
+Result<std::vector<CommitName>> CommonCommits(std::span<const std::vector<HeldCommit>> of_ranks) {
   PENSTOCK_CHECK(!of_ranks.empty());
-  std::optional<HeldCommit> newest;
+  std::vector<HeldCommit> in_common;
   for (const HeldCommit& commit : of_ranks.front()) {
     const bool common =
         std::ranges::all_of(of_ranks, [&](const auto& held) { return Holds(held, commit.name); });
-    if (common && (!newest || commit.sequence > newest->sequence)) newest = commit;
+    if (common) in_common.push_back(commit);
   }
-  if (newest) return newest->name;
+  std::ranges::sort(in_common, std::ranges::greater(), &HeldCommit::sequence);
+  std::vector<CommitName> names;
+  for (const HeldCommit& commit : in_common) names.push_back(commit.name);
+  if (!names.empty()) return names;
   const std::string holdings = HoldingsText(of_ranks);
   if (std::ranges::any_of(of_ranks, [](const auto& held) { return held.empty(); })) {
     return MakeError(ErrorCode::kNotFound,
@@ -82,6 +85,11 @@ Result<CommitName> AgreedCommit(std::span<const std::vector<HeldCommit>> of_rank
                    "the ranks hold no commit in common ({}): their files are of different moments; "
                    "put back those that belong together",
                    holdings);
+}
+
+Result<CommitName> AgreedCommit(std::span<const std::vector<HeldCommit>> of_ranks) {
+  PENSTOCK_ASSIGN(const std::vector<CommitName> names, CommonCommits(of_ranks));
+  return names.front();
 }
 
 }  // namespace penstock::offload

@@ -28,9 +28,13 @@ struct HeldCommit {
   uint64_t sequence = 0;  ///< the newest has the highest
 };
 
-/// Returns the newest commit that all ranks hold. `of_ranks`: what each rank holds, by rank.
-/// Errors, with the steps of every rank: kNotFound if a rank holds none, as after a crash in the
-/// first commit; kCorruption if each rank holds commits of its own, which no crash leaves behind.
+/// Returns the commits that all ranks hold, the newest first. `of_ranks`: what each rank holds, by
+/// rank. Errors, with the steps of every rank: kNotFound if a rank holds none, as after a crash in
+/// the first commit; kCorruption if each rank holds commits of its own, which no crash leaves
+/// behind.
+Result<std::vector<CommitName>> CommonCommits(std::span<const std::vector<HeldCommit>> of_ranks);
+
+/// Returns the newest of them. Errors: of CommonCommits.
 Result<CommitName> AgreedCommit(std::span<const std::vector<HeldCommit>> of_ranks);
 
 }  // namespace penstock::offload

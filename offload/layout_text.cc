@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/strict_json.h"
 #include "offload/state_format.h"
 
 namespace penstock::offload {
@@ -234,7 +235,7 @@ Result<ModelLayout> ModelFromJson(const std::string& text, uint32_t version,
   try {
     PENSTOCK_TRY(Read(Json::parse(text), version, v1_planes, model));
   } catch (const Json::exception& error) {
-    return Corrupt(fmt::format("the layout text does not hold: {}", error.what()));
+    return Corrupt(fmt::format("the layout text does not hold: {}", JsonReason(error)));
   }
   return model;
 }

@@ -117,14 +117,22 @@ class Checker {
 
 Result<StateCheck> CheckState(const StateReader& state, const CheckProgress& progress,
                               const TileVisitor& visit) {
+  std::vector<std::string> damages = state.CheckHeads();
+  PENSTOCK_ASSIGN(StateCheck check, CheckTiles(state, progress, visit));
+  check.in_heads = damages.size();
+  check.damages.insert(check.damages.begin(), damages.begin(), damages.end());
+  return check;
+}
+
+Result<StateCheck> CheckTiles(const StateReader& state, const CheckProgress& progress,
+                              const TileVisitor& visit) {
   std::vector<Path> paths;
   for (size_t i = 0; i < state.header().paths; ++i) {
     PENSTOCK_ASSIGN(Path path, OpenPath(state.path(i)));
     paths.push_back(std::move(path));
   }
-  PENSTOCK_ASSIGN(std::vector<std::string> damages, state.CheckHeads());
   const ShardLayout& layout = state.layout();
-  if (layout.tiles.empty()) return StateCheck{.damages = std::move(damages), .read = 0_B};
+  if (layout.tiles.empty()) return StateCheck{};
   const Bytes tile = layout.largest_weight() + layout.largest_record();
   const size_t workers = std::clamp<size_t>(kMostMemory / tile, 1, kMostTilesInFlight);
   PENSTOCK_ASSIGN(const Mapping memory, Mapping::Create(tile * workers));
@@ -137,9 +145,7 @@ Result<StateCheck> CheckState(const StateReader& state, const CheckProgress& pro
     checker.Check(layout.Tiles()[i]);
     return Status();
   }));
-  StateCheck check = checker.Finish();
-  check.damages.insert(check.damages.begin(), damages.begin(), damages.end());
-  return check;
+  return checker.Finish();
 }
 
 }  // namespace penstock::offload

@@ -21,7 +21,8 @@ namespace penstock::offload {
 struct StateCheck {
   /// One line each: what is damaged, and "PATH at offset N".
   std::vector<std::string> damages;
-  Bytes read;  ///< of weights and records
+  size_t in_heads = 0;  ///< of the damages: in heads and commit places
+  Bytes read;           ///< of weights and records
 };
 
 /// Called from the checking threads, one at a time, with the bytes read so far and the bytes in
@@ -36,6 +37,10 @@ using TileVisitor = std::function<void(TileId tile, std::span<const std::byte> w
 /// commit names. A part that cannot be read is damaged. `visit`: where given, sees every tile of
 /// which both parts are intact. Errors: if the check itself cannot be made.
 Result<StateCheck> CheckState(const StateReader& state, const CheckProgress& progress,
+                              const TileVisitor& visit = {});
+
+/// The same for the tiles alone.
+Result<StateCheck> CheckTiles(const StateReader& state, const CheckProgress& progress,
                               const TileVisitor& visit = {});
 
 }  // namespace penstock::offload

@@ -10,17 +10,26 @@
 #include <algorithm>
 #include <cerrno>
 #include <map>
+#include <optional>
 #include <span>
 #include <utility>
 
 #include "base/check.h"
+#include "base/file_lock.h"
 #include "base/folder.h"
+#include "base/for_each_index.h"
+#include "base/mutex.h"
 #include "base/unique_fd.h"
 #include "offload/state_names.h"
 #include "offload/state_path.h"
 
 namespace penstock::offload {
 namespace {
+
+/// Threads that each have a tile in memory: it is read, hashed and written while the others read,
+/// hash and write theirs.
+constexpr size_t kMaxCopyThreads = 4;
+constexpr Bytes kMaxCopyMemory = 64_MiB;  // or one tile
 
 /// A file that is being written under its UnfinishedCopy name, and locked; without Finish nothing
 /// is left.
@@ -47,6 +56,16 @@ class Target {
     if (own.ok()) static_cast<void>(folder_.RemoveFile(UnfinishedCopy(name_), *own));
   }
 
+  /// Gives blocks back, where the file system can; the bytes are zeros then.
+  Status PunchHole(FileOffset offset, Bytes size) {
+    int result = 0;
+    do {
+      result = ::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                           static_cast<off_t>(offset.value), static_cast<off_t>(size.value));
+    } while (result != 0 && errno == EINTR);
+    if (result == 0 || errno == EOPNOTSUPP) return {};
+    return ErrnoError(errno, fmt::format("freeing {} of {}", ToString(size), path()));
+  }
   /// Whether the file system did it.
   bool Clone(int from) { return ::ioctl(fd_.get(), FICLONE, from) == 0; }
 
@@ -78,7 +97,8 @@ class Target {
     return ErrnoError(errno, "sizing " + temporary());
   }
 
-  Status Write(FileOffset offset, std::span<const std::byte> bytes) {
+  /// Threads: any, each with other bytes of the file.
+  Status Write(FileOffset offset, std::span<const std::byte> bytes) const {
     while (!bytes.empty()) {
       const ssize_t n =
           ::pwrite(fd_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset.value));
@@ -138,17 +158,19 @@ class RankCopy {
   Status Resize() {
     for (size_t path = 0; path < to_.size(); ++path) {
       PENSTOCK_TRY(to_[path].Resize(Bytes{}));
-      PENSTOCK_TRY(to_[path].Resize(from_.geometry(path).file_bytes));
+      PENSTOCK_TRY(to_[path].Resize(from_.geometry(path).whole_bytes()));
     }
     return {};
   }
   /// Adds all that will be written: heads and commit places, and the tiles' parts.
   void AddRanges(std::vector<Range>& ranges);
   Status CopyTiles(const std::function<bool()>& stop_requested);
+  Status CopyTile(TileId tile);
   /// Writes heads and the commit, after everything that they name.
   Status WriteHeads();
   /// Removes from a clone what stands in the other commit place: the original may have a newer
-  /// commit there meanwhile.
+  /// commit there meanwhile. Then the slots that the commit does not name: the original is about to
+  /// write them, and what a clone shares with it takes new blocks to write.
   Status EraseOther();
   Status Sync() {
     for (Target& file : to_) PENSTOCK_TRY(file.Sync());
@@ -163,6 +185,8 @@ class RankCopy {
  private:
   size_t PathOf(TileId tile) const { return from_.header().tiles[Index(tile)].path; }
 
+  Status FreeOtherSlots();
+
   const StateReader& from_;
   std::vector<Target> to_;  ///< by path
 };
@@ -171,6 +195,8 @@ void RankCopy::AddRanges(std::vector<Range>& ranges) {
   for (size_t path = 0; path < to_.size(); ++path) {
     const Bytes heads{from_.geometry(path).weights_offset[0].value};
     ranges.push_back({&to_[path], FileOffset{}, heads});
+    ranges.push_back(
+        {&to_[path], from_.geometry(path).second_head(), from_.geometry(path).head_bytes()});
   }
   const ShardLayout& layout = from_.layout();
   for (const TileId tile : layout.Tiles()) {
@@ -184,17 +210,29 @@ void RankCopy::AddRanges(std::vector<Range>& ranges) {
 }
 
 Status RankCopy::CopyTiles(const std::function<bool()>& stop_requested) {
-  StateReader::TileBytes bytes;
-  for (const TileId tile : from_.layout().Tiles()) {
-    if (stop_requested()) {
-      return MakeError(ErrorCode::kCancelled, "interrupted: nothing is copied");
+  const ShardLayout& layout = from_.layout();
+  const Bytes largest = layout.largest_weight() + layout.largest_record();
+  const size_t threads =
+      std::clamp<size_t>(kMaxCopyMemory / std::max(largest, 1_B), 1, kMaxCopyThreads);
+  Mutex asking;
+  return ForEachIndex(layout.tiles.size(), static_cast<int>(threads), [&](size_t i) -> Status {
+    {
+      MutexLock lock(asking);
+      if (stop_requested()) {
+        return MakeError(ErrorCode::kCancelled, "interrupted: nothing is copied");
+      }
     }
-    PENSTOCK_TRY(from_.ReadTile(tile, bytes));
-    Target& file = to_[PathOf(tile)];
-    PENSTOCK_TRY(file.Write(from_.OffsetOf(Part::kWeight, tile), bytes.weight));
-    PENSTOCK_TRY(file.Write(from_.OffsetOf(Part::kRecord, tile), bytes.record));
-  }
-  return {};
+    return CopyTile(TileId{static_cast<uint32_t>(i)});
+  });
+}
+
+/// Verified between reading and writing. Threads: any, each with other tiles.
+Status RankCopy::CopyTile(TileId tile) {
+  StateReader::TileBytes bytes;
+  PENSTOCK_TRY(from_.ReadTile(tile, bytes));
+  const Target& file = to_[PathOf(tile)];
+  PENSTOCK_TRY(file.Write(from_.OffsetOf(Part::kWeight, tile), bytes.weight));
+  return file.Write(from_.OffsetOf(Part::kRecord, tile), bytes.record);
 }
 
 Status RankCopy::WriteHeads() {
@@ -202,8 +240,9 @@ Status RankCopy::WriteHeads() {
   PENSTOCK_TRY(to_.front().Write(from_.geometry(0).commit_offset[commit.sequence % 2],
                                  EncodeCommit(from_.Identity(), commit)));
   for (size_t path = 0; path < to_.size(); ++path) {
-    PENSTOCK_ASSIGN(const std::vector<std::byte> head, from_.ReadHead(path));
+    std::vector<std::byte> head = from_.Head(path);
     PENSTOCK_TRY(to_[path].Write(FileOffset{}, head));
+    PENSTOCK_TRY(to_[path].Write(from_.geometry(path).second_head(), SecondHead(std::move(head))));
   }
   return {};
 }
@@ -211,8 +250,36 @@ Status RankCopy::WriteHeads() {
 Status RankCopy::EraseOther() {
   const StateGeometry& geometry = from_.geometry(0);
   const uint64_t other = (from_.commit().sequence + 1) % 2;
-  return to_.front().Write(geometry.commit_offset[other],
-                           std::vector<std::byte>(geometry.commit_bytes.value));
+  PENSTOCK_TRY(to_.front().Write(geometry.commit_offset[other],
+                                 std::vector<std::byte>(geometry.commit_bytes.value)));
+  return FreeOtherSlots();
+}
+
+Status RankCopy::FreeOtherSlots() {
+  const ShardLayout& layout = from_.layout();
+  if (from_.geometry(0).slots == 1) return {};
+  for (const Part part : {Part::kWeight, Part::kRecord}) {
+    for (size_t path = 0; path < to_.size(); ++path) {
+      std::optional<Range> pending;  // grows while tiles lie behind each other
+      for (const TileId tile : layout.Tiles()) {
+        if (PathOf(tile) != path || layout.frozen(tile)) continue;
+        const int other = 1 - static_cast<int>(from_.commit().tiles[Index(tile)].slot);
+        const FileOffset at =
+            PartOffset(from_.geometry(path), from_.header().tiles[Index(tile)], part, other);
+        const Bytes size =
+            AlignUp(part == Part::kWeight ? layout.WeightBytes(tile) : layout.RecordBytes(tile),
+                    kStateAlignment);
+        if (pending && pending->offset + pending->size == at) {
+          pending->size += size;
+          continue;
+        }
+        if (pending) PENSTOCK_TRY(to_[path].PunchHole(pending->offset, pending->size));
+        pending = Range{&to_[path], at, size};
+      }
+      if (pending) PENSTOCK_TRY(to_[path].PunchHole(pending->offset, pending->size));
+    }
+  }
+  return {};
 }
 
 class Copier {
@@ -229,28 +296,28 @@ class Copier {
 
  private:
   Status Fill() {
-    if (!std::ranges::all_of(ranks_, &RankCopy::Clone)) return CopyAll();
-    for (RankCopy& rank : ranks_) PENSTOCK_TRY(rank.EraseOther());
-    return {};
-  }
-
-  Status CopyAll() {
-    for (RankCopy& rank : ranks_) PENSTOCK_TRY(rank.Resize());
-    PENSTOCK_TRY(Reserve());
+    std::vector<RankCopy::Range> ranges;
+    for (RankCopy& rank : ranks_) rank.AddRanges(ranges);
+    // For a clone as well: what it shares with the original takes new blocks as soon as that is
+    // written, and then nothing else is asked whether there are any.
+    PENSTOCK_TRY(CheckSpace(ranges));
+    if (!std::ranges::all_of(ranks_, &RankCopy::Clone)) return CopyAll(ranges);
     for (RankCopy& rank : ranks_) {
-      PENSTOCK_TRY(rank.CopyTiles(stop_requested_));
-      PENSTOCK_TRY(rank.WriteHeads());
+      PENSTOCK_TRY(rank.EraseOther());
+      PENSTOCK_TRY(rank.WriteHeads());  // whatever the original's heads are
     }
     return {};
   }
 
-  /// What a copy could not hold must not be written: whoever shares the drive would find it full.
-  Status Reserve() {
-    std::vector<RankCopy::Range> ranges;
-    for (RankCopy& rank : ranks_) rank.AddRanges(ranges);
-    PENSTOCK_TRY(CheckSpace(ranges));
+  Status CopyAll(const std::vector<RankCopy::Range>& ranges) {
+    for (RankCopy& rank : ranks_) PENSTOCK_TRY(rank.Resize());
+    // What a copy could not hold must not be written: whoever shares the drive would find it full.
     for (const RankCopy::Range& range : ranges) {
       PENSTOCK_TRY(range.file->Reserve(range.offset, range.size));
+    }
+    for (RankCopy& rank : ranks_) {
+      PENSTOCK_TRY(rank.CopyTiles(stop_requested_));
+      PENSTOCK_TRY(rank.WriteHeads());
     }
     return {};
   }

@@ -96,13 +96,14 @@ Result<OpenedState> StateFile::Open(const std::vector<std::string>& paths,
   }
   PENSTOCK_TRY(CheckVersions(layout, reader->commit()));
   const StateShape shape = {.slots = header.geometry.slots,
+                            .guards = header.geometry.guards,
                             .commit_json = header.geometry.commit_json,
                             .paths = header.paths};
   OpenedState state{.file = std::unique_ptr<StateFile>(new StateFile(header.uuid, layout, shape)),
                     .commit = reader->commit()};
   for (size_t i = 0; i < paths.size(); ++i) {
-    PENSTOCK_ASSIGN(const std::vector<std::byte> head, reader->ReadHead(i));
-    PENSTOCK_TRY(opened[i]->Adopt(reader->geometry(i), head));
+    PENSTOCK_ASSIGN(std::string notice, opened[i]->Adopt(reader->geometry(i), reader->Head(i)));
+    if (!notice.empty()) state.notices.push_back(std::move(notice));
   }
   state.file->paths_ = std::move(opened);
   state.file->tiles_ = header.tiles;
@@ -186,9 +187,12 @@ aio::Ticket StateFile::Submit(PartRequest request) {
   }
   if (!rows_.empty()) AddSpan(request);
   StatePath& path = PathOf(request.tile);
+  const FileOffset offset =
+      PartOffset(path.geometry(), tiles_[Index(request.tile)], request.part, request.slot) +
+      request.from;
+  if (request.past_cache) path.LeaveCache(offset, Bytes{request.buffer.size()});
   return path.Submit({.operation = request.operation,
-                      .offset = PartOffset(path.geometry(), tiles_[Index(request.tile)],
-                                           request.part, request.slot),
+                      .offset = offset,
                       .buffer = request.buffer,
                       .priority = request.priority,
                       .on_complete = std::move(request.on_complete),
@@ -220,21 +224,45 @@ Status StateFile::PrepareWrites() {
   if (!failure_.ok() || slots() == 2 || !commit_stands_) return failure_;
   const StateGeometry& plan = commits().geometry();
   for (FileOffset place : plan.commit_offset) {
-    PENSTOCK_TRY(commits().Write(place, std::vector<std::byte>(plan.commit_bytes.value)));
+    PENSTOCK_TRY(commits().Write(place, std::vector<std::byte>(plan.commit_bytes.value),
+                                 "record of a commit that ends"));
   }
   PENSTOCK_TRY(commits().Sync());
   commit_stands_ = false;
   return {};
 }
 
-Status StateFile::Commit(CommitRecord record, const std::function<Status()>& still_good) {
-  if (failure_.ok()) failure_ = WriteCommit(std::move(record), still_good);
+Status StateFile::Commit(CommitRecord record, const std::function<Status()>& still_good,
+                         const std::function<Status(const CommitRecord&)>& verify) {
+  if (failure_.ok()) failure_ = WriteCommit(std::move(record), still_good, verify);
   return failure_;
+}
+
+/// No slot of the commit before was written since that was made.
+Error StateFile::TakeBackDamaged(uint64_t step, FileOffset place, const Error& why) {
+  if (slots() == 1) {
+    return {why.code, fmt::format("the commit of step {} is damaged: {}; with one slot "
+                                  "(penstock.durable is false) there is no commit before it: "
+                                  "begin a new run",
+                                  step, why.message)};
+  }
+  const Status erased = EraseCommit(place);
+  const std::string before =
+      commit_stands_ ? fmt::format(
+                           "the commit of step {} is the newest sound one, and --resume "
+                           "continues from it",
+                           newest_step_)
+                     : "there is no commit before it: begin a new run";
+  const std::string back = erased.ok() ? "was taken back"
+                                       : fmt::format("is damaged and could not be taken back ({})",
+                                                     erased.error().message);
+  return {why.code,
+          fmt::format("the commit of step {} {}: {}; {}", step, back, why.message, before)};
 }
 
 Status StateFile::EraseCommit(FileOffset place) {
   const std::vector<std::byte> zeros(commits().geometry().commit_bytes.value);
-  PENSTOCK_TRY(commits().Write(place, zeros));
+  PENSTOCK_TRY(commits().Write(place, zeros, "record of a commit that is taken back"));
   PENSTOCK_TRY(commits().Sync());
   return commits().CheckWritten(
       {.offset = place, .size = Bytes{zeros.size()}, .checksum = Checksum(zeros)},
@@ -285,7 +313,8 @@ Status StateFile::SyncAll() {
   return aio::WaitAll(syncs);
 }
 
-Status StateFile::WriteCommit(CommitRecord record, const std::function<Status()>& still_good) {
+Status StateFile::WriteCommit(CommitRecord record, const std::function<Status()>& still_good,
+                              const std::function<Status(const CommitRecord&)>& verify) {
   PENSTOCK_CHECK(record.tiles.size() == layout_.tiles.size());
   const Status versions = CheckVersions(layout_, record);
   PENSTOCK_CHECK(versions.ok(), "{}", versions.error().message);
@@ -303,10 +332,13 @@ Status StateFile::WriteCommit(CommitRecord record, const std::function<Status()>
   std::vector<std::byte> place = EncodeCommit({uuid_, layout_}, record);
   const WrittenBytes written = PlaceOf(record, place);
   place.resize(commits().geometry().commit_bytes.value);
-  PENSTOCK_TRY(commits().Write(written.offset, place));
+  PENSTOCK_TRY(commits().Write(written.offset, place,
+                               fmt::format("record of the commit of step {}", record.head.step)));
   PENSTOCK_TRY(commits().Sync());
   PENSTOCK_TRY(CheckHeads());
   PENSTOCK_TRY(commits().CheckWritten(written, "newest commit"));
+  const Status whole = verify ? verify(record) : Status();
+  if (!whole.ok()) return TakeBackDamaged(record.head.step, written.offset, whole.error());
   Protect(record, written);
   made_commit_ = true;
   for (const auto& path : paths_) path->Keep();
@@ -341,6 +373,7 @@ void StateFile::Protect(const CommitRecord& record, const WrittenBytes& written)
   sequence_ = record.sequence;
   commit_stands_ = true;
   newest_ = written;
+  newest_step_ = record.head.step;
   MutexLock lock(mutex_);
   for (size_t i = 0; i < record.tiles.size(); ++i) {
     committed_slot_[i] = static_cast<int>(record.tiles[i].slot);

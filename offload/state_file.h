@@ -49,9 +49,11 @@ struct PartRequest {
   TileId tile{};
   int slot = 0;
   aio::Operation operation = aio::Operation::kRead;
-  std::span<std::byte> buffer;  ///< of the part's size
+  std::span<std::byte> buffer;  ///< of the part's size; see `from`
   aio::Priority priority = aio::Priority::kParameterRead;
-  uint64_t version = 0;                            ///< of the tile, for traces
+  uint64_t version = 0;     ///< of the tile, for traces
+  Bytes from = {};          ///< where in the part `buffer` begins, which may be shorter then
+  bool past_cache = false;  ///< a read of what the drive holds, whatever the page cache has
   std::function<void(const Status&)> on_complete;  ///< as in aio::Request
 };
 
@@ -76,9 +78,9 @@ class StateFile {
                                                    std::span<aio::Engine* const> engines);
 
   /// Opens and locks the files of a state, in the order of their paths, to continue from its newest
-  /// commit. `layout` must be the one that it was created with. With `at`, the commit on which the
-  /// ranks agreed, this rank continues from that one: a newer one, which other ranks lack, is taken
-  /// back durably before the function returns, because the slots that it names are written next.
+  /// commit. `layout` must be the one that it was created with. With `at`, continues
+  /// from that one: a newer one, which other ranks lack or which is damaged, is taken back durably
+  /// before the function returns, because the slots that it names are written next.
   /// Errors: those of Create and of StateReader::Open; kInvalidArgument for another layout;
   /// kNotFound if `at` is not there.
   static Result<OpenedState> Open(const std::vector<std::string>& paths, const ShardLayout& layout,
@@ -107,10 +109,15 @@ class StateFile {
   /// Makes steps 2 to 5 of a commit: everything written so far becomes durable, then the record.
   /// Once the record was read back from the drives, it is the newest commit and its slots are
   /// protected. Fills in the sequence number. `still_good` is asked just before the record is
-  /// written; if it returns an error, the commit ends there. Precondition: all tiles that are not
-  /// frozen have one version. Errors: of I/O and of CheckCommit.
+  /// written; if it returns an error, the commit ends there. `verify` is asked when the record was
+  /// read back, and says whether the tiles that it names read back, too. Its error takes the commit
+  /// back, durably, so that the one before is the newest again; with one slot, where none is
+  /// before, it only says what is damaged. Precondition: all tiles that are not frozen have one
+  /// version. Errors: of I/O and of CheckCommit; those of `verify`, which then name the commit that
+  /// stands.
   Status Commit(
-      CommitRecord record, const std::function<Status()>& still_good = [] { return Status(); });
+      CommitRecord record, const std::function<Status()>& still_good = [] { return Status(); },
+      const std::function<Status(const CommitRecord&)>& verify = {});
 
   /// Takes the newest commit back, durably, because its weights turned out to be worthless. The
   /// commit before it becomes the newest again if this object knows that it is valid: with two
@@ -132,7 +139,9 @@ class StateFile {
   void Protect(const CommitRecord& record, const WrittenBytes& written) EXCLUDES(mutex_);
   void AddSpan(PartRequest& request);
   Status SyncAll();
-  Status WriteCommit(CommitRecord record, const std::function<Status()>& still_good);
+  Status WriteCommit(CommitRecord record, const std::function<Status()>& still_good,
+                     const std::function<Status(const CommitRecord&)>& verify);
+  Error TakeBackDamaged(uint64_t step, FileOffset place, const Error& why);
   Status EraseCommit(FileOffset place);
   Status EraseNewest(bool before_stands);
   Status EraseNewerThan(uint64_t sequence, const std::vector<HeldCommit>& held);
@@ -159,7 +168,8 @@ class StateFile {
   Status failure_;
   uint64_t sequence_ = 0;  ///< of the newest commit; 0: none
   bool commit_stands_ = false;
-  WrittenBytes newest_;  ///< the record of the newest commit
+  WrittenBytes newest_;       ///< the record of the newest commit
+  uint64_t newest_step_ = 0;  ///< of that commit
   /// The record of the commit before it, which was valid when the newest was made.
   std::optional<WrittenBytes> before_;
   bool made_commit_ = false;                  ///< the newest commit is of this object
@@ -172,6 +182,7 @@ class StateFile {
 struct OpenedState {
   std::unique_ptr<StateFile> file;
   CommitRecord commit;
+  std::vector<std::string> notices;  ///< of heads that were written again, or cannot be
 };
 
 /// Returns the version that a commit of these tiles names for all that are not frozen; 0 if all are

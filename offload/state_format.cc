@@ -18,6 +18,7 @@ constexpr std::array<char, 8> kHeaderMagic = {'P', 'E', 'N', 'S', 'T', 'O', 'C',
 constexpr std::array<char, 8> kUnfinishedMagic = {'P', 'S', 'M', 'A', 'K', 'I', 'N', 'G'};
 constexpr uint64_t kFlagTwoSlots = 1;
 constexpr uint64_t kFlagSplitMaster = 2;
+constexpr uint64_t kFlagGuards = 4;
 
 /// The file may be whole, but it was written by another version of the program.
 Error Unknown(const std::string& what) {
@@ -75,9 +76,9 @@ Status CheckHeader(std::span<const std::byte> bytes) {
   const uint64_t flags = ReadField(bytes, field::kFlags);
   const uint32_t dtype = ReadField(bytes, field::kDType);
   const bool split = (flags & kFlagSplitMaster) != 0;
-  const bool known = (flags & ~(kFlagTwoSlots | kFlagSplitMaster)) == 0 &&
+  const bool known = (flags & ~(kFlagTwoSlots | kFlagSplitMaster | kFlagGuards)) == 0 &&
                      dtype == static_cast<uint32_t>(split ? DType::kBFloat16 : DType::kFloat32);
-  if (version == 1 ? !known : (flags & ~kFlagTwoSlots) != 0) {
+  if (version == 1 ? !known : (flags & ~(kFlagTwoSlots | kFlagGuards)) != 0) {
     return Unknown("feature flags or a weight dtype");
   }
   const uint32_t world_size = ReadField(bytes, field::kWorldSize);
@@ -176,6 +177,7 @@ void EncodeHeader(const StateHeader& header, uint64_t layout_checksum, std::span
   WriteField(out, field::kVersion, version);
   // Version 1 has one dtype of weights for all tiles; an fp32 weight is the master.
   uint64_t flags = header.geometry.slots == 2 ? kFlagTwoSlots : 0;
+  if (header.geometry.guards) flags |= kFlagGuards;
   if (version == 1) {
     const Encoding weight = layout.model.groups.front().planes.weight().encoding;
     WriteField(out, field::kDType, static_cast<uint32_t>(weight));
@@ -256,7 +258,7 @@ StateHeader PlanState(const Uuid& uuid, const ShardLayout& layout, const StateSh
   StateHeader header{.uuid = uuid,
                      .paths = shape.paths,
                      .path = path,
-                     .geometry = {.slots = shape.slots},
+                     .geometry = {.slots = shape.slots, .guards = shape.guards},
                      .layout = layout,
                      .tiles = std::move(tiles.tiles)};
   StateGeometry& plan = header.geometry;
@@ -266,6 +268,9 @@ StateHeader PlanState(const Uuid& uuid, const ShardLayout& layout, const StateSh
     next = next + AlignUp(size, kStateAlignment);
     return at;
   };
+  const auto guard = [&] {
+    if (shape.guards) next = next + kStateAlignment;
+  };
   plan.layout_bytes = Bytes{ModelToJson(layout.model, FormatVersionOf(layout)).size()};
   plan.layout_offset = place(plan.layout_bytes);
   plan.descriptors_bytes = kDescriptorBytes * layout.tiles.size();
@@ -273,12 +278,16 @@ StateHeader PlanState(const Uuid& uuid, const ShardLayout& layout, const StateSh
   plan.commit_json = shape.commit_json;
   plan.commit_bytes = AlignUp(
       CommitBytes(FormatVersionOf(layout), layout.tiles.size(), plan.commit_json), kStateAlignment);
-  for (FileOffset& offset : plan.commit_offset) offset = place(plan.commit_bytes);
+  for (FileOffset& offset : plan.commit_offset) {
+    offset = place(plan.commit_bytes);
+    guard();
+  }
   const TilePlan::Regions& regions = tiles.paths[path];
   for (int slot = 0; slot < 2; ++slot) {
     if (slot < shape.slots) {
       plan.weights_offset[slot] = place(regions.weights);
       plan.records_offset[slot] = place(regions.records);
+      guard();
     } else {
       plan.weights_offset[slot] = plan.weights_offset[0];
       plan.records_offset[slot] = plan.records_offset[0];
@@ -290,6 +299,17 @@ StateHeader PlanState(const Uuid& uuid, const ShardLayout& layout, const StateSh
   return header;
 }
 
+StateHeader HeaderOfPath(const StateHeader& header, uint32_t path) {
+  StateShape shape{.slots = header.geometry.slots,
+                   .guards = header.geometry.guards,
+                   .commit_json = header.geometry.commit_json,
+                   .paths = header.paths};
+  for (size_t i = 0; shape.paths > 1 && i < header.tiles.size(); ++i) {
+    shape.path_of_tile.push_back(header.tiles[i].path);
+  }
+  return PlanState(header.uuid, header.layout, shape, path);
+}
+
 Bytes StateFileBytes(const ShardLayout& layout, int slots, size_t paths) {
   StateShape shape{.slots = slots, .paths = static_cast<uint32_t>(paths)};
   for (size_t i = 0; paths > 1 && i < layout.tiles.size(); ++i) {
@@ -297,7 +317,7 @@ Bytes StateFileBytes(const ShardLayout& layout, int slots, size_t paths) {
   }
   Bytes files;
   for (uint32_t path = 0; path < shape.paths; ++path) {
-    files += PlanState({}, layout, shape, path).geometry.file_bytes;
+    files += PlanState({}, layout, shape, path).geometry.whole_bytes();
   }
   return files;
 }
@@ -325,6 +345,17 @@ std::vector<std::byte> EncodeHead(const StateHeader& header) {
 
   EncodeHeader(header, Checksum(hashed), out.first(kHeaderBytes.value));
   return head;
+}
+
+std::vector<std::byte> SecondHead(std::vector<std::byte> head) {
+  std::rotate(head.begin(), head.begin() + static_cast<ptrdiff_t>(kHeaderBytes.value), head.end());
+  return head;
+}
+
+std::vector<std::byte> FirstHead(std::vector<std::byte> second) {
+  std::rotate(second.begin(), second.end() - static_cast<ptrdiff_t>(kHeaderBytes.value),
+              second.end());
+  return second;
 }
 
 std::vector<std::byte> EncodeUnfinishedMark(const Uuid& uuid) {
@@ -361,7 +392,9 @@ Result<StateHeader> DecodeHead(std::span<const std::byte> bytes) {
     return Corrupt(fmt::format("the checksum of layout and descriptors at offset {} does not hold",
                                kHeaderBytes.value));
   }
-  StateShape shape{.slots = (ReadField(bytes, field::kFlags) & kFlagTwoSlots) != 0 ? 2 : 1,
+  const uint64_t flags = ReadField(bytes, field::kFlags);
+  StateShape shape{.slots = (flags & kFlagTwoSlots) != 0 ? 2 : 1,
+                   .guards = (flags & kFlagGuards) != 0,
                    .paths = ReadField(bytes, field::kPaths)};
   const uint32_t version = ReadField(bytes, field::kVersion);
   PENSTOCK_ASSIGN(const ShardLayout layout, LayoutFrom(bytes, text, tiles));

@@ -36,6 +36,7 @@ inline constexpr Bytes kMostLayoutBytes = 128_MiB;
 /// Where everything lies in one path's file.
 struct StateGeometry {
   int slots = 2;
+  bool guards = true;  ///< see StateShape
   FileOffset layout_offset;
   Bytes layout_bytes;
   FileOffset descriptors_offset;
@@ -47,7 +48,13 @@ struct StateGeometry {
   FileOffset records_offset[2];
   FileOffset frozen_offset;
   Bytes frozen_bytes;
-  Bytes file_bytes;
+  Bytes file_bytes;  ///< as the header names it, without the second head
+
+  /// Everything before commit place 0, and as much behind file_bytes.
+  Bytes head_bytes() const { return Bytes{commit_offset[0].value}; }
+  FileOffset second_head() const { return FileOffset{file_bytes.value}; }
+  /// Returns the size of a file with both heads.
+  Bytes whole_bytes() const { return file_bytes + head_bytes(); }
 };
 
 /// Where a tile lies: the path, and its parts' offsets within a slot of that path's file. The
@@ -80,7 +87,11 @@ struct StateHeader {
 
 /// The properties of a state beside its layout.
 struct StateShape {
-  int slots = 2;                         ///< 1 or 2
+  int slots = 2;  ///< 1 or 2
+  /// Whether kStateAlignment bytes that nobody uses lie behind each commit place and each slot, so
+  /// that a block that a drive writes one place beside its own damages no other commit. States that
+  /// were made before there were guards have none.
+  bool guards = true;
   Bytes commit_json = kCommitJsonLimit;  ///< a multiple of 4096; in version 1 as it is
   uint32_t paths = 1;
   std::vector<uint16_t> path_of_tile;  ///< of each tile; empty with one path
@@ -93,11 +104,18 @@ uint32_t FormatVersionOf(const ShardLayout& layout);
 StateHeader PlanState(const Uuid& uuid, const ShardLayout& layout, const StateShape& shape,
                       uint32_t path);
 
+/// Returns the header of another path of the state that `header` is of.
+StateHeader HeaderOfPath(const StateHeader& header, uint32_t path);
+
 /// Returns the size of all files of a new state, whose tiles take turns at the paths.
 Bytes StateFileBytes(const ShardLayout& layout, int slots, size_t paths);
 
 /// Returns everything before commit place 0: header, layout text and descriptors.
 std::vector<std::byte> EncodeHead(const StateHeader& header);
+/// Returns the second head of a file whose first one is `head`: its header comes last.
+std::vector<std::byte> SecondHead(std::vector<std::byte> head);
+/// The inverse.
+std::vector<std::byte> FirstHead(std::vector<std::byte> second);
 /// Returns the mark that takes the place of the header until the state is finished.
 std::vector<std::byte> EncodeUnfinishedMark(const Uuid& uuid);
 /// Returns how long the head is, from the header alone; `bytes` holds at least kHeaderBytes.

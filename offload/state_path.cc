@@ -1,26 +1,22 @@
 #include "offload/state_path.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <system_error>
-#include <thread>
 #include <utility>
 
+#include "base/file_lock.h"
 #include "base/folder.h"
 #include "base/mapping.h"
 
 namespace penstock::offload {
 namespace {
-
-constexpr auto kLockPatience = std::chrono::seconds(5);
-constexpr auto kLockInterval = std::chrono::milliseconds(50);
 
 Result<aio::File> OpenFile(const StatePathOptions& options, bool create) {
   if (options.simulated && create) {
@@ -89,23 +85,6 @@ Status ReadFromDrive(const aio::File& file, FileOffset offset, const Mapping& bu
 
 }  // namespace
 
-Status LockFile(int fd, bool exclusive, const std::string& path) {
-  const auto deadline = std::chrono::steady_clock::now() + kLockPatience;
-  while (::flock(fd, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK && errno != EINTR) return ErrnoError(errno, "locking " + path);
-    if (std::chrono::steady_clock::now() >= deadline) {
-      return MakeError(ErrorCode::kUnavailable,
-                       "{} is in use by another process; wait for it or stop it", path);
-    }
-    std::this_thread::sleep_for(kLockInterval);
-  }
-  return {};
-}
-
-void UnlockFile(int fd) {
-  if (fd >= 0) static_cast<void>(::flock(fd, LOCK_UN));
-}
-
 StatePath::StatePath(aio::File file, StatePathOptions options, aio::Engine& engine)
     : file_(std::move(file)), options_(std::move(options)), engine_(engine) {}
 
@@ -144,7 +123,7 @@ Result<std::unique_ptr<StatePath>> StatePath::OpenOrCreate(const StatePathOption
 }
 
 Status StatePath::MarkUnfinished(const Uuid& uuid) {
-  PENSTOCK_TRY(Write(FileOffset{}, EncodeUnfinishedMark(uuid)));
+  PENSTOCK_TRY(Write(FileOffset{}, EncodeUnfinishedMark(uuid), "mark of an unfinished state"));
   return Sync();
 }
 
@@ -158,15 +137,22 @@ Result<double> StatePath::Measure(const SpeedProbe& probe, Bytes size) {
   return speed;
 }
 
-Status StatePath::Write(FileOffset offset, std::span<const std::byte> bytes) {
+Status StatePath::Write(FileOffset offset, std::span<const std::byte> bytes, std::string about) {
   const Bytes size = AlignUp(Bytes{bytes.size()}, kStateAlignment);
   PENSTOCK_ASSIGN(const Mapping buffer, Mapping::Create(size));
   std::memcpy(buffer.data(), bytes.data(), bytes.size());
   return Submit({.operation = aio::Operation::kWrite,
                  .offset = offset,
                  .buffer = {buffer.data(), size.value},
-                 .priority = aio::Priority::kWriteBack})
+                 .priority = aio::Priority::kWriteBack,
+                 .about = [about = std::move(about)] { return about; }})
       .Wait();
+}
+
+void StatePath::LeaveCache(FileOffset offset, Bytes size) const {
+  if (file_.alignment() > 1_B) return;  // there is no page cache between
+  ::posix_fadvise(file_.fd(), static_cast<off_t>(offset.value), static_cast<off_t>(size.value),
+                  POSIX_FADV_DONTNEED);
 }
 
 Status StatePath::CheckPlace() const {
@@ -175,16 +161,17 @@ Status StatePath::CheckPlace() const {
   if (::fstat(file_.fd(), &opened) != 0) return ErrnoError(errno, "looking at " + file_path());
   PENSTOCK_TRY(CheckIsAtPath(file_, opened));
   const Bytes size{static_cast<uint64_t>(opened.st_size)};
-  if (size >= geometry_.file_bytes) return {};
+  if (size >= geometry_.whole_bytes()) return {};
   return MakeError(ErrorCode::kCorruption,
                    "state file {} was cut from {} to {} bytes while it was in use: what it held "
                    "is lost",
-                   file_path(), geometry_.file_bytes.value, size.value);
+                   file_path(), geometry_.whole_bytes().value, size.value);
 }
 
 Status StatePath::CheckHead() const {
   PENSTOCK_TRY(CheckPlace());
-  return CheckWritten(head_, "head");
+  for (const WrittenBytes& head : heads_) PENSTOCK_TRY(CheckWritten(head, "head"));
+  return {};
 }
 
 Status StatePath::CheckWritten(const WrittenBytes& written, const char* what) const {
@@ -197,7 +184,15 @@ Status StatePath::CheckWritten(const WrittenBytes& written, const char* what) co
                    what, file_path(), written.size.value, written.offset.value);
 }
 
-Status StatePath::Adopt(const StateGeometry& geometry, std::span<const std::byte> head) {
+namespace {
+
+WrittenBytes WrittenAt(FileOffset offset, std::span<const std::byte> bytes) {
+  return {.offset = offset, .size = Bytes{bytes.size()}, .checksum = Checksum(bytes)};
+}
+
+}  // namespace
+
+Result<std::string> StatePath::Adopt(const StateGeometry& geometry, std::vector<std::byte> head) {
   PENSTOCK_ASSIGN(const Bytes size, file_.Size());
   if (size < geometry.file_bytes) {
     return MakeError(ErrorCode::kCorruption,
@@ -205,24 +200,58 @@ Status StatePath::Adopt(const StateGeometry& geometry, std::span<const std::byte
                      size.value, geometry.file_bytes.value);
   }
   geometry_ = geometry;
-  head_ = {.size = Bytes{head.size()}, .checksum = Checksum(head)};
-  // A copy may have holes in place of the other slot.
-  return file_.Allocate(geometry_.file_bytes);
+  // A copy may have holes in place of the other slot; older files have no second head.
+  PENSTOCK_TRY(file_.Allocate(geometry_.whole_bytes()));
+  const std::vector<std::byte> second = SecondHead(head);
+  const struct {
+    const char* name;
+    WrittenBytes written;
+    std::function<Status()> write;
+  } heads[] = {{"first", WrittenAt(FileOffset{}, head), [&] { return WriteFirstHead(head); }},
+               {"second", WrittenAt(geometry_.second_head(), second), [&]() -> Status {
+                  PENSTOCK_TRY(Write(geometry_.second_head(), second));
+                  return Sync();
+                }}};
+  // One at a time, so that a kill leaves the other one; a sound one is not touched.
+  std::string notice;
+  Status last;
+  for (const auto& [name, written, write] : heads) {
+    const Status before = CheckWritten(written, "head");
+    Status now = before;
+    if (!now.ok()) now = write();
+    if (now.ok() && !before.ok()) now = CheckWritten(written, "head");
+    if (now.ok()) heads_.push_back(written);
+    if (before.ok() || (now.ok() && size < geometry_.whole_bytes())) continue;
+    notice += fmt::format("{}the {} head of state file {} {} ({})", notice.empty() ? "" : "; ",
+                          name, file_path(),
+                          now.ok() ? "did not hold and was written again"
+                                   : "does not hold and cannot be written; the other one is used",
+                          now.ok() ? before.error().message : now.error().message);
+    if (!now.ok()) last = now;
+  }
+  if (heads_.empty()) return last.error();
+  return notice;
+}
+
+Status StatePath::WriteFirstHead(std::span<const std::byte> head) {
+  PENSTOCK_TRY(Write(geometry_.layout_offset, head.subspan(geometry_.layout_offset.value)));
+  PENSTOCK_TRY(Sync());
+  PENSTOCK_TRY(Write(FileOffset{}, head.first(geometry_.layout_offset.value)));
+  return Sync();
 }
 
 Status StatePath::WriteHead(const StateHeader& header) {
   geometry_ = header.geometry;
-  PENSTOCK_TRY(file_.Allocate(geometry_.file_bytes));
+  PENSTOCK_TRY(file_.Allocate(geometry_.whole_bytes()));
   const std::vector<std::byte> head = EncodeHead(header);
-  const std::span<const std::byte> bytes(head);
-  head_ = {.size = Bytes{bytes.size()}, .checksum = Checksum(bytes)};
-  PENSTOCK_TRY(Write(geometry_.layout_offset, bytes.subspan(geometry_.layout_offset.value)));
+  const std::vector<std::byte> second = SecondHead(head);
   for (FileOffset place : geometry_.commit_offset) {
-    PENSTOCK_TRY(Write(place, std::vector<std::byte>(geometry_.commit_bytes.value)));
+    PENSTOCK_TRY(
+        Write(place, std::vector<std::byte>(geometry_.commit_bytes.value), "place of a commit"));
   }
-  PENSTOCK_TRY(Sync());
-  PENSTOCK_TRY(Write(FileOffset{}, bytes.first(geometry_.layout_offset.value)));
-  PENSTOCK_TRY(Sync());
+  PENSTOCK_TRY(Write(geometry_.second_head(), second));
+  PENSTOCK_TRY(WriteFirstHead(head));  // which synchronises before the header
+  heads_ = {WrittenAt(FileOffset{}, head), WrittenAt(geometry_.second_head(), second)};
   return options_.simulated ? Status() : SyncFolder(options_.folder);
 }
 

@@ -51,12 +51,16 @@ class StatePath {
   /// Measures bytes a second with at most `size` bytes of the file, which afterwards has only its
   /// mark again.
   Result<double> Measure(const SpeedProbe& probe, Bytes size);
-  /// Preallocates the file and writes the head of `header`, which is durable when this returns.
+  /// Preallocates the file and writes both heads of `header`, the first header last. All is durable
+  /// when this returns.
   /// Errors: kOutOfSpace with what is free and what is needed.
   Status WriteHead(const StateHeader& header);
   /// Takes the file as it is, with the `geometry` of its header; `head` is everything before commit
-  /// place 0. Errors: kCorruption if the file is shorter.
-  Status Adopt(const StateGeometry& geometry, std::span<const std::byte> head);
+  /// place 0, as it should be. Where a head is something else or not there, writes it, durably, and
+  /// reads it back: nothing else is written before. Returns a notice of what was written; a head
+  /// that cannot be written is named there, if the other one holds. Errors: kCorruption if the file
+  /// is shorter; of I/O if no head holds.
+  Result<std::string> Adopt(const StateGeometry& geometry, std::vector<std::byte> head);
   /// Lets the file stay when the object is destroyed.
   void Keep() { keep_ = true; }
 
@@ -69,15 +73,18 @@ class StatePath {
     return engine_.Submit(std::move(request));
   }
   void Cancel() { engine_.Cancel(); }
-  /// Writes bytes, padded with zeros to the alignment, and waits.
-  Status Write(FileOffset offset, std::span<const std::byte> bytes);
+  /// Has the page cache give up a range of a file without O_DIRECT that is on the drive, so that
+  /// reads see what the drive holds.
+  void LeaveCache(FileOffset offset, Bytes size) const;
+  /// Writes bytes, padded with zeros to the alignment, and waits. `about` names them in messages.
+  Status Write(FileOffset offset, std::span<const std::byte> bytes, std::string about = "head");
   Status Sync() { return engine_.Sync(file_); }
 
   /// Checks that the open file is still the one at its path, and as long as it was made. Errors:
   /// kNotFound if it was deleted; kUnavailable if it was moved away, with or without another file
   /// in its place; kCorruption if it was cut.
   Status CheckPlace() const;
-  /// The same, and checks that the head reads back from the drive as it was written.
+  /// The same, and checks that the heads read back from the drive as they were written.
   Status CheckHead() const;
   /// Checks that `written` reads back from the drive; `what` is its name in messages. Errors:
   /// kCorruption, kIo.
@@ -87,19 +94,15 @@ class StatePath {
   StatePath(aio::File file, StatePathOptions options, aio::Engine& engine);
   static Result<std::unique_ptr<StatePath>> OpenOrCreate(const StatePathOptions& options,
                                                          bool create, aio::Engine& engine);
+  Status WriteFirstHead(std::span<const std::byte> head);
 
   aio::File file_;
   const StatePathOptions options_;
   aio::Engine& engine_;
   aio::FileRegistration registration_;
   StateGeometry geometry_;
-  WrittenBytes head_;
+  std::vector<WrittenBytes> heads_;  ///< those that hold
   bool keep_ = false;
 };
-
-/// Takes the flock of an open file, retrying for 5 seconds. Errors: kUnavailable.
-Status LockFile(int fd, bool exclusive, const std::string& path);
-/// Gives it up, also for children of a fork, who have the file open as well.
-void UnlockFile(int fd);
 
 }  // namespace penstock::offload

@@ -1,7 +1,7 @@
 #include "offload/state_reader.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,11 +9,22 @@
 #include <functional>
 
 #include "base/check.h"
+#include "base/file_lock.h"
 #include "base/folder.h"
 #include "offload/state_path.h"
 #include "offload/uuid.h"
 
 namespace penstock::offload {
+
+namespace {
+
+/// Whether a head could not be found where there may be one.
+bool MayBeMade(const Result<FoundHead>& head) {
+  return !head.ok() &&
+         (head.error().code == ErrorCode::kCorruption || head.error().code == ErrorCode::kIo);
+}
+
+}  // namespace
 
 StateReader::~StateReader() {
   for (const File& file : files_) UnlockFile(file.fd.get());
@@ -32,8 +43,7 @@ Result<std::unique_ptr<StateReader>> StateReader::OpenToAgree(const std::vector<
                                                               StateLock lock) {
   PENSTOCK_CHECK(!paths.empty());
   std::unique_ptr<StateReader> reader(new StateReader());
-  PENSTOCK_ASSIGN(File first, OpenFile(paths.front(), lock, reader->header_));
-  reader->files_.push_back(std::move(first));
+  PENSTOCK_TRY(reader->OpenFirst(paths, lock));
   PENSTOCK_TRY(reader->CheckIsFirst(paths));
   // Where it holds no commit there is none, whatever became of the others.
   PENSTOCK_TRY(reader->ReadCommits());
@@ -49,8 +59,30 @@ Status StateReader::Use(const CommitName& name) {
   }
   if (held->sequence == commit_.sequence) return {};
   const FileOffset place = header_.geometry.commit_offset[held->sequence % 2];
-  PENSTOCK_ASSIGN(const std::vector<std::byte> bytes, ReadPlace(place));
-  PENSTOCK_ASSIGN(commit_, ParseCommit(place, bytes));
+  PENSTOCK_ASSIGN(commit_, ReadCommit(place));
+  return {};
+}
+
+StateHeader StateReader::File::Take(FoundHead head) {
+  geometry = head.header.geometry;
+  notice = std::move(head.notice);
+  return std::move(head.header);
+}
+
+/// Where neither of its heads can be used, one of the other files has what they say.
+Status StateReader::OpenFirst(const std::vector<std::string>& paths, StateLock lock) {
+  PENSTOCK_ASSIGN(File first, OpenFile(paths.front(), lock));
+  Result<FoundHead> head = FindHead(first.open());
+  for (size_t i = 1; MayBeMade(head) && i < paths.size(); ++i) {
+    const Result<UniqueFd> fd = OpenFileAt(paths[i], O_RDONLY);
+    if (!fd.ok()) continue;
+    const Result<FoundHead> sibling = FindHead({fd->get(), paths[i]});
+    if (!sibling.ok() || sibling->header.paths != paths.size()) continue;
+    head = HeadFromSibling(first.open(), sibling->header, 0, head.error());
+  }
+  PENSTOCK_TRY(head.status());
+  header_ = first.Take(*std::move(head));
+  files_.push_back(std::move(first));
   return {};
 }
 
@@ -62,10 +94,9 @@ Status StateReader::CheckIsFirst(const std::vector<std::string>& paths) const {
                    paths.front(), header_.path + 1, header_.paths, paths.size());
 }
 
-Result<StateReader::File> StateReader::OpenOther(const std::string& path, StateLock lock,
-                                                 StateHeader& header) const {
+Result<StateReader::File> StateReader::OpenOther(const std::string& path, StateLock lock) const {
   const Status not_open = CheckNotOpen(path);
-  Result<File> file = not_open.ok() ? OpenFile(path, lock, header) : not_open.error();
+  Result<File> file = not_open.ok() ? OpenFile(path, lock) : not_open.error();
   if (file.ok() || file.error().code != ErrorCode::kNotFound) return file;
   // The header of the first file was written when all others were finished.
   return MakeError(ErrorCode::kCorruption, "{}; the state is not whole without that file",
@@ -74,8 +105,13 @@ Result<StateReader::File> StateReader::OpenOther(const std::string& path, StateL
 
 Status StateReader::OpenOthers(const std::vector<std::string>& paths, StateLock lock) {
   for (size_t i = 1; i < paths.size(); ++i) {
-    StateHeader header;
-    PENSTOCK_ASSIGN(File file, OpenOther(paths[i], lock, header));
+    PENSTOCK_ASSIGN(File file, OpenOther(paths[i], lock));
+    Result<FoundHead> head = FindHead(file.open());
+    if (MayBeMade(head)) {
+      head = HeadFromSibling(file.open(), header_, static_cast<uint32_t>(i), head.error());
+    }
+    PENSTOCK_TRY(head.status());
+    const StateHeader header = file.Take(*std::move(head));
     if (header.uuid != header_.uuid || header.path != i) {
       return MakeError(ErrorCode::kCorruption,
                        "state file {} is number {} of the state {}, where number {} of {} was "
@@ -107,10 +143,10 @@ Status StateReader::CheckNotOpen(const std::string& path) const {
   return {};
 }
 
-Result<StateReader::File> StateReader::OpenFile(const std::string& path, StateLock lock,
-                                                StateHeader& header) {
+Result<StateReader::File> StateReader::OpenFile(const std::string& path, StateLock lock) {
   File file{.path = path};
-  PENSTOCK_ASSIGN(file.fd, OpenFileAt(path, O_RDONLY));
+  const bool exclusive = lock == StateLock::kExclusive;
+  PENSTOCK_ASSIGN(file.fd, OpenFileAt(path, exclusive ? O_RDWR : O_RDONLY));  // as locks need it
   if (lock != StateLock::kHeld) {
     PENSTOCK_TRY(LockFile(file.fd.get(), lock == StateLock::kExclusive, path));
   }
@@ -119,107 +155,59 @@ Result<StateReader::File> StateReader::OpenFile(const std::string& path, StateLo
   if (lock == StateLock::kExclusive && ::fdatasync(file.fd.get()) != 0) {
     return ErrnoError(errno, "synchronising " + path);
   }
-  PENSTOCK_ASSIGN(const std::vector<std::byte> head, ReadHeadBytes(file));
-  PENSTOCK_ASSIGN(header, ParseHead(file, head));
-  file.geometry = header.geometry;
-  PENSTOCK_ASSIGN(const Bytes size, SizeOfFile(file));
-  if (size < file.geometry.file_bytes) {
-    return MakeError(ErrorCode::kCorruption,
-                     "state file {} has {} bytes of the {} that it began with", path, size.value,
-                     file.geometry.file_bytes.value);
-  }
   return file;
 }
 
-Status StateReader::ReadAt(const File& file, FileOffset offset, std::span<std::byte> bytes) {
-  size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t n = ::pread(file.fd.get(), bytes.data() + done, bytes.size() - done,
-                              static_cast<off_t>(offset.value + done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) {
-      return ErrnoError(errno,
-                        fmt::format("reading {} at offset {}", file.path, offset.value + done));
-    }
-    if (n == 0) {
-      return MakeError(ErrorCode::kCorruption,
-                       "state file {} ends at offset {}, inside what its header names", file.path,
-                       offset.value + done);
-    }
-    done += static_cast<size_t>(n);
+std::string StateReader::notice() const {
+  std::vector<std::string> notices;
+  if (!notice_.empty()) notices.push_back(notice_);
+  for (const File& file : files_) {
+    if (!file.notice.empty()) notices.push_back(file.notice);
   }
-  return {};
+  return fmt::format("{}", fmt::join(notices, "; "));
 }
 
-Result<Bytes> StateReader::SizeOfFile(const File& file) {
-  struct stat info {};
-  if (::fstat(file.fd.get(), &info) != 0) return ErrnoError(errno, "looking at " + file.path);
-  return Bytes{static_cast<uint64_t>(info.st_size)};
+std::vector<std::byte> StateReader::Head(size_t path) const {
+  return EncodeHead(HeaderOfPath(header_, static_cast<uint32_t>(path)));
 }
 
-Result<std::vector<std::byte>> StateReader::ReadHeadBytes(const File& file) {
-  std::vector<std::byte> head(kHeaderBytes.value);
-  PENSTOCK_TRY(ReadAt(file, FileOffset{}, head));
-  const Result<Bytes> size = HeadBytes(head);
-  if (!size.ok()) {
-    return MakeError(size.error().code, "state file {}: {}", file.path, size.error().message);
-  }
-  PENSTOCK_ASSIGN(const Bytes whole, SizeOfFile(file));
-  if (*size > whole) {
-    return MakeError(ErrorCode::kCorruption, "state file {} is shorter than its head", file.path);
-  }
-  head.resize(size->value);
-  PENSTOCK_TRY(ReadAt(file, FileOffset{}, head));
-  return head;
-}
-
-Result<StateHeader> StateReader::ParseHead(const File& file, std::span<const std::byte> head) {
-  Result<StateHeader> header = DecodeHead(head);
-  if (!header.ok()) {
-    return MakeError(header.error().code, "state file {}: {}", file.path, header.error().message);
-  }
-  return header;
-}
-
-Result<std::vector<std::string>> StateReader::CheckHeads() const {
+std::vector<std::string> StateReader::CheckHeads() const {
   std::vector<std::string> damages;
   if (!notice_.empty()) damages.push_back(notice_);
-  for (const File& file : files_) {
-    PENSTOCK_ASSIGN(const std::vector<std::byte> head, ReadHeadBytes(file));
-    PENSTOCK_ASSIGN(const StateHeader header, ParseHead(file, head));
-    Compare("the head", file, FileOffset{}, head, EncodeHead(header), damages);
-    for (const FileOffset place : header.geometry.commit_offset) {
-      PENSTOCK_TRY(CheckPlace(file, place, damages));
-    }
+  for (size_t i = 0; i < files_.size(); ++i) {
+    const File& file = files_[i];
+    const std::vector<std::string> heads =
+        HeadDamages(file.open(), HeaderOfPath(header_, static_cast<uint32_t>(i)));
+    damages.insert(damages.end(), heads.begin(), heads.end());
+    for (const FileOffset place : file.geometry.commit_offset) CheckPlace(file, place, damages);
   }
   return damages;
 }
 
-Status StateReader::CheckPlace(const File& file, FileOffset place,
-                               std::vector<std::string>& damages) const {
+void StateReader::CheckPlace(const File& file, FileOffset place,
+                             std::vector<std::string>& damages) const {
   std::vector<std::byte> bytes(file.geometry.commit_bytes.value);
-  PENSTOCK_TRY(ReadAt(file, place, bytes));
+  const bool first = &file == &files_.front();
+  const Status read = ReadAt(file.open(), place, bytes);
+  if (!read.ok()) {
+    if (!first) damages.push_back("a commit place: " + read.error().message);
+    return;  // notice_ says so of the first file
+  }
   std::vector<std::byte> expected;
-  if (&file == &files_.front()) {
+  if (first) {
     const Result<CommitRecord> record = ParseCommit(place, bytes);
     if (record.ok()) {
       expected = EncodeCommit(Identity(), *record);
     } else if (record.error().code != ErrorCode::kNotFound) {
-      return {};  // notice_ says so
+      return;  // notice_ says so
     }
   }
   expected.resize(bytes.size());
-  Compare("a commit place", file, place, bytes, expected, damages);
-  return {};
-}
-
-void StateReader::Compare(const char* what, const File& file, FileOffset begin,
-                          std::span<const std::byte> found, std::span<const std::byte> expected,
-                          std::vector<std::string>& damages) {
-  const auto at = std::ranges::mismatch(found, expected).in1;
-  if (at == found.end()) return;
-  damages.push_back(fmt::format("{}, {} at offset {}: it should be zero there", what, file.path,
-                                begin.value + static_cast<uint64_t>(at - found.begin())));
+  const auto at = std::ranges::mismatch(bytes, expected).in1;
+  if (at == bytes.end()) return;
+  damages.push_back(fmt::format("a commit place, {} at offset {}: it should be zero there",
+                                file.path,
+                                place.value + static_cast<uint64_t>(at - bytes.begin())));
 }
 
 Status StateReader::CheckCommit(FileOffset place, const CommitRecord& record) const {
@@ -257,28 +245,35 @@ Result<CommitRecord> StateReader::ParseCommit(FileOffset place,
 
 Result<std::vector<std::byte>> StateReader::ReadPlace(FileOffset place) const {
   std::vector<std::byte> bytes(header_.geometry.commit_bytes.value);
-  PENSTOCK_TRY(ReadAt(files_.front(), place, bytes));
-  return bytes;
+  const Status read = ReadAt(files_.front().open(), place, bytes);
+  if (read.ok()) return bytes;
+  return MakeError(read.error().code, "the commit place at offset {} cannot be read ({})",
+                   place.value, read.error().message);
+}
+
+Result<CommitRecord> StateReader::ReadCommit(FileOffset place) const {
+  PENSTOCK_ASSIGN(const std::vector<std::byte> bytes, ReadPlace(place));
+  return ParseCommit(place, bytes);
 }
 
 Status StateReader::ReadCommits() {
   const std::string& path = files_.front().path;
   std::string damage;
+  ErrorCode code = ErrorCode::kIo;  // unless something is damaged
   for (FileOffset place : header_.geometry.commit_offset) {
-    PENSTOCK_ASSIGN(const std::vector<std::byte> bytes, ReadPlace(place));
-    Result<CommitRecord> record = ParseCommit(place, bytes);
+    Result<CommitRecord> record = ReadCommit(place);
     if (record.ok()) {
       commits_.push_back({{record->head.step, record->session}, record->sequence});
       if (record->sequence > commit_.sequence) commit_ = std::move(record).value();
     } else if (record.error().code != ErrorCode::kNotFound) {
       damage += record.error().message + "; ";
+      if (record.error().code != ErrorCode::kIo) code = ErrorCode::kCorruption;
     }
   }
   std::ranges::sort(commits_, std::ranges::greater(), &HeldCommit::sequence);
   if (damage.empty()) return {};
   if (commits_.empty()) {
-    return MakeError(ErrorCode::kCorruption, "state file {}: {}there is no other commit", path,
-                     damage);
+    return MakeError(code, "state file {}: {}there is no other commit", path, damage);
   }
   notice_ = fmt::format(
       "state file {}: {}a commit was cut off there when the run was killed, or it was damaged "
@@ -320,8 +315,8 @@ Status StateReader::ReadTile(TileId tile, TileBytes& bytes) const {
   const File& file = files_[header_.tiles[Index(tile)].path];
   bytes.weight.resize(layout().WeightBytes(tile).value);
   bytes.record.resize(layout().RecordBytes(tile).value);
-  PENSTOCK_TRY(ReadAt(file, OffsetOf(Part::kWeight, tile), bytes.weight));
-  PENSTOCK_TRY(ReadAt(file, OffsetOf(Part::kRecord, tile), bytes.record));
+  PENSTOCK_TRY(ReadAt(file.open(), OffsetOf(Part::kWeight, tile), bytes.weight));
+  PENSTOCK_TRY(ReadAt(file.open(), OffsetOf(Part::kRecord, tile), bytes.record));
   PENSTOCK_TRY(VerifyPart(Part::kWeight, tile, bytes.weight));
   return VerifyPart(Part::kRecord, tile, bytes.record);
 }

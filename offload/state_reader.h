@@ -2,7 +2,7 @@
 // several ranks it reads the files of one; offload::WholeState reads those of all.
 //
 // Uses plain buffered reads, without an engine or alignment. Holds a lock on every file while it
-// lives. Threads: one at a time; OffsetOf, Describe and VerifyPart from any.
+// lives. Threads: one at a time; OffsetOf, Describe, VerifyPart and ReadTile from any.
 #pragma once
 
 #include <memory>
@@ -15,6 +15,7 @@
 #include "offload/commit_agreement.h"
 #include "offload/commit_record.h"
 #include "offload/state_format.h"
+#include "offload/state_heads.h"
 
 namespace penstock::offload {
 
@@ -32,7 +33,8 @@ class StateReader {
   /// Opens the newest commit. `paths`: the files of all paths, in the order of their index. Errors:
   /// kNotFound (the first file does not exist, was never finished, or is complete and holds no
   /// commit), kUnavailable (in use), kCorruption (no valid header, a file of another state or path,
-  /// another file missing, both commit places invalid), each naming the file.
+  /// another file missing), each naming the file; kCorruption or kIo if no commit place holds and
+  /// can be read, saying what is wrong with each.
   static Result<std::unique_ptr<StateReader>> Open(const std::vector<std::string>& paths,
                                                    StateLock lock = StateLock::kShared);
   /// The same for one rank of several, which agree on a commit: a state without a commit is opened,
@@ -49,9 +51,9 @@ class StateReader {
   const StateGeometry& geometry(size_t path) const { return files_[path].geometry; }
   const ShardLayout& layout() const { return header_.layout; }
   const CommitRecord& commit() const { return commit_; }  ///< the one that is read
-  /// Returns a line if the other commit place is invalid, because a newer commit may be lost; else
-  /// an empty one.
-  const std::string& notice() const { return notice_; }
+  /// Returns a line of what is wrong in heads and commit places, or cannot be read: a newer commit
+  /// may be lost, a head is read from its copy. Empty: nothing is.
+  std::string notice() const;
   /// Returns the identity of the state's commits.
   StateIdentity Identity() const { return {header_.uuid, header_.layout}; }
   /// Returns the share of the bytes of all tiles that each path has.
@@ -61,17 +63,17 @@ class StateReader {
 
   const std::string& path(size_t path) const { return files_[path].path; }
   int fd(size_t path) const { return files_[path].fd.get(); }
-  /// Returns everything before commit place 0 of a path's file, as it is in the file.
-  Result<std::vector<std::byte>> ReadHead(size_t path) const { return ReadHeadBytes(files_[path]); }
+  /// Returns everything before commit place 0 of a path's file, as it should be in the file.
+  std::vector<std::byte> Head(size_t path) const;
   /// Returns the offset of a committed part in the file of its path.
   FileOffset OffsetOf(Part part, TileId tile) const;
   /// "the weight of tile 3 (module h.0, version 7), PATH at offset N", for messages.
   std::string Describe(Part part, TileId tile) const;
   /// Checks that `bytes` are the part as it was committed. Errors: DamagedPart.
   Status VerifyPart(Part part, TileId tile, std::span<const std::byte> bytes) const;
-  /// Returns a line for everything in the heads and commit places that is not as it was written,
-  /// also in bytes that no checksum covers. The notice is one of the lines.
-  Result<std::vector<std::string>> CheckHeads() const;
+  /// Returns a line for everything in the heads and commit places that is not as it was written, or
+  /// cannot be read, also in bytes that no checksum covers.
+  std::vector<std::string> CheckHeads() const;
 
   /// Reads one tile's parts as they were committed. Errors: of reading, and of VerifyPart.
   struct TileBytes {
@@ -86,20 +88,17 @@ class StateReader {
     std::string path;
     UniqueFd fd;
     StateGeometry geometry;
+    std::string notice;  ///< of its heads
+
+    OpenStateFile open() const { return {fd.get(), path}; }
+    StateHeader Take(FoundHead head);
   };
 
-  static Result<File> OpenFile(const std::string& path, StateLock lock, StateHeader& header);
-  static Status ReadAt(const File& file, FileOffset offset, std::span<std::byte> bytes);
-  static Result<Bytes> SizeOfFile(const File& file);
-  static Result<std::vector<std::byte>> ReadHeadBytes(const File& file);
+  static Result<File> OpenFile(const std::string& path, StateLock lock);
+  Status OpenFirst(const std::vector<std::string>& paths, StateLock lock);
   /// "PATH at offset N"
   std::string Where(Part part, TileId tile) const;
-  static Result<StateHeader> ParseHead(const File& file, std::span<const std::byte> head);
-  Status CheckPlace(const File& file, FileOffset place, std::vector<std::string>& damages) const;
-  /// Adds a line where bytes from `begin` on, whose checksums hold, are not those expected.
-  static void Compare(const char* what, const File& file, FileOffset begin,
-                      std::span<const std::byte> found, std::span<const std::byte> expected,
-                      std::vector<std::string>& damages);
+  void CheckPlace(const File& file, FileOffset place, std::vector<std::string>& damages) const;
   /// Whether a record can be one of this state, in that place.
   Status CheckCommit(FileOffset place, const CommitRecord& record) const;
   /// What a place of the first file holds. kNotFound: no commit; kCorruption names the offset.
@@ -108,17 +107,18 @@ class StateReader {
   Status CheckNotOpen(const std::string& path) const;
   /// Whether `paths` are as many as the first of them says, which is path 0.
   Status CheckIsFirst(const std::vector<std::string>& paths) const;
-  Result<File> OpenOther(const std::string& path, StateLock lock, StateHeader& header) const;
+  Result<File> OpenOther(const std::string& path, StateLock lock) const;
   Status OpenOthers(const std::vector<std::string>& paths, StateLock lock);
   /// A commit place of the first file.
   Result<std::vector<std::byte>> ReadPlace(FileOffset place) const;
+  Result<CommitRecord> ReadCommit(FileOffset place) const;
   Status ReadCommits();
 
   std::vector<File> files_;          ///< by index of the path
   StateHeader header_;               ///< of path 0
   std::vector<HeldCommit> commits_;  ///< the newest first
   CommitRecord commit_;
-  std::string notice_;
+  std::string notice_;  ///< of the commit places
 };
 
 }  // namespace penstock::offload

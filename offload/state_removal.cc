@@ -1,6 +1,7 @@
 #include "offload/state_removal.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/file_lock.h"
 #include "offload/state_format.h"
 #include "offload/state_path.h"
 #include "offload/uuid.h"
@@ -21,6 +23,21 @@ Error Unknown(const std::string& path, const std::string& why) {
   return MakeError(ErrorCode::kCorruption,
                    "{} is not removed: {}; remove it by hand, if it is no longer of use", path,
                    why);
+}
+
+/// Of a file whose header does not hold: the copy of the header at its end, or `first` again.
+Result<Uuid> UuidAtEnd(int fd, const Result<Uuid>& first) {
+  struct stat info {};
+  std::vector<std::byte> header(kHeaderBytes.value);
+  if (first.ok() || ::fstat(fd, &info) != 0) return first;
+  ssize_t got = 0;
+  do {
+    got =
+        ::pread(fd, header.data(), header.size(), info.st_size - static_cast<off_t>(header.size()));
+  } while (got < 0 && errno == EINTR);
+  if (got != static_cast<ssize_t>(header.size())) return first;
+  const Result<Uuid> second = UuidOf(header);
+  return second.ok() ? second : first;
 }
 
 Status CheckUuid(int fd, const std::string& path, const std::string& uuid) {
@@ -37,7 +54,7 @@ Status CheckUuid(int fd, const std::string& path, const std::string& uuid) {
   const std::string name = std::filesystem::path(path).filename().string();
   if (!begun && name.starts_with(fmt::format("penstock-{}.", uuid))) return {};
   if (static_cast<size_t>(got) < header.size()) return Unknown(path, "it is too short for a state");
-  const Result<Uuid> found = UuidOf(header);
+  const Result<Uuid> found = UuidAtEnd(fd, UuidOf(header));
   if (!found.ok()) return Unknown(path, found.error().message);
   if (ToString(*found) == uuid) return {};
   return Unknown(path,
@@ -49,7 +66,7 @@ Status CheckUuid(int fd, const std::string& path, const std::string& uuid) {
 Result<RemovableState> RemovableState::Open(const std::string& path, const std::string& uuid) {
   const auto [parent, name] = SplitPath(path);
   PENSTOCK_ASSIGN(Folder folder, Folder::Open(parent));
-  Result<UniqueFd> fd = folder.OpenFile(name, O_RDONLY);
+  Result<UniqueFd> fd = folder.OpenFile(name, O_RDWR);  // as its lock needs it
   if (!fd.ok() && fd.error().code == ErrorCode::kCorruption) {
     return Unknown(path, "it is not a regular file");
   }

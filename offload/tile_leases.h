@@ -1,5 +1,6 @@
-// What the tile store gives out: weights that are pinned, and tiles to update. Both are leases that
-// give themselves back, and must not outlive the store.
+// What the tile store gives out: weights that are pinned, tiles to update, and weights to compare
+// with their checksums. The first two are leases that give themselves back, and must not outlive
+// the store.
 //
 // Threads: a lease is used by one thread at a time, and may end on another one than it began on;
 // not while the store's mutex is held.
@@ -46,6 +47,16 @@ class [[nodiscard]] PinnedWeights {
   TileStore* store_ = nullptr;  ///< none: nothing is to be given back
   IdRange<TileId> tiles_{0, 0};
   std::vector<std::span<const std::byte>> weights_;
+};
+
+/// A weight that was read for the device, which gets it when its checksum was compared: whoever
+/// takes it hashes the bytes, and ends it with TileStore::FinishRead.
+struct ReadWeight {
+  TileId tile{};
+  uint64_t version = 0;
+  std::span<const std::byte> weight;
+  uint64_t seed = 0;      ///< TileSeed of `version`
+  uint64_t expected = 0;  ///< the WeightChecksum that it has to have
 };
 
 /// The right to update a tile. If it ends before the update is finished, the store gives the tile

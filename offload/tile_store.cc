@@ -64,18 +64,24 @@ TileStore::TileStore(const ShardLayout& layout, const Schedule& schedule,
   PENSTOCK_CHECK(options.record_home != Tier::kNvme || options.record_blocks >= 1);
   home_weights_.resize(layout.tiles.size());
   home_records_.resize(layout.tiles.size());
-  std::span<std::byte> homes;
-  for (const TileId tile : layout.Tiles()) {  // one behind the other, which are registered as one
+  // One behind the other, which are registered as one.
+  std::span<std::byte> weights;
+  std::span<std::byte> records;
+  const auto cut = [&slab](Bytes size, std::span<std::byte>& all) {
+    const std::span<std::byte> part = slab.Cut(size);
+    all = {all.empty() ? part.data() : all.data(), part.data() + part.size()};
+    return part;
+  };
+  for (const TileId tile : layout.Tiles()) {
     if (WeightOnDrive(tile)) continue;
-    const std::span<std::byte> weight = slab.Cut(layout.WeightBytes(tile));
-    home_weights_[Index(tile)] = weight;
-    if (homes.empty()) homes = weight.first(0);
-    homes = {homes.data(), weight.data() + weight.size()};
+    home_weights_[Index(tile)] = cut(layout.WeightBytes(tile), weights);
   }
   for (const TileId tile : layout.Tiles()) {
-    if (!RecordOnDrive(tile)) home_records_[Index(tile)] = slab.Cut(layout.RecordBytes(tile));
+    if (RecordOnDrive(tile)) continue;
+    home_records_[Index(tile)] = cut(layout.RecordBytes(tile), records);
   }
-  for (const std::span<std::byte> part : {weight_blocks_.memory(), homes}) {
+  home_memory_ = {weights, records};
+  for (const std::span<std::byte> part : {weight_blocks_.memory(), weights}) {
     if (!part.empty()) weight_memory_.push_back(part);
   }
 }
@@ -92,9 +98,20 @@ TileStore::~TileStore() {
   while (requests_ > 0) idle_.Wait(mutex_);
 }
 
-void TileStore::OnUpdates(std::function<void(size_t)> callback) {
+std::vector<std::span<std::byte>> TileStore::block_memory() const {
   MutexLock lock(mutex_);
-  on_updates_ = std::move(callback);
+  return {weight_blocks_.memory(), record_blocks_.memory()};
+}
+
+std::vector<std::span<std::byte>> TileStore::state_memory() const {
+  std::vector<std::span<std::byte>> memory = block_memory();
+  memory.insert(memory.end(), home_memory_.begin(), home_memory_.end());
+  return memory;
+}
+
+void TileStore::OnWork(std::function<void(size_t)> callback) {
+  MutexLock lock(mutex_);
+  on_work_ = std::move(callback);
 }
 
 std::span<std::byte> TileStore::WeightOf(TileId tile) {
@@ -114,7 +131,7 @@ void TileStore::Advance() {
   if (wakes.device) can_pin_.NotifyOne();
   if (wakes.settled) settled_.NotifyAll();
   if (wakes.filling) can_fill_.NotifyAll();
-  if (wakes.updates > 0 && on_updates_) on_updates_(wakes.updates);
+  if (wakes.updates > 0 && on_work_) on_work_(wakes.updates);
 }
 
 void TileStore::CarryOut(const TileAction& action) {
@@ -129,12 +146,11 @@ void TileStore::CarryOut(const TileAction& action) {
       entry.weight_verified = !options_.verify_checksums;
       StartRead(Part::kWeight, action.tile,
                 action.kind == TileAction::Kind::kReadWeight ? aio::Priority::kParameterRead
-                                                             : aio::Priority::kStateRead,
-                &TilePolicy::WeightRead);
+                                                             : aio::Priority::kStateRead);
       break;
     case TileAction::Kind::kReadRecord:
       entry.record = record_blocks_.TryTake();
-      StartRead(Part::kRecord, action.tile, aio::Priority::kStateRead, &TilePolicy::RecordRead);
+      StartRead(Part::kRecord, action.tile, aio::Priority::kStateRead);
       break;
     case TileAction::Kind::kEvictRecord:
       entry.record.Reset();
@@ -145,7 +161,7 @@ void TileStore::CarryOut(const TileAction& action) {
 void TileStore::FailLocked(const Error& error) {
   if (failure_.ok()) failure_ = error;
   for (CondVar* waiters : {&can_pin_, &settled_, &can_fill_}) waiters->NotifyAll();
-  if (on_updates_) on_updates_(layout_.tiles.size());
+  if (on_work_) on_work_(layout_.tiles.size());
 }
 
 void TileStore::Submit(PartRequest request, std::function<void()> done) {
@@ -162,16 +178,15 @@ void TileStore::Submit(PartRequest request, std::function<void()> done) {
   file_.Submit(std::move(request));
 }
 
-void TileStore::StartRead(Part part, TileId tile, aio::Priority priority,
-                          void (TilePolicy::*done)(TileId)) {
+void TileStore::StartRead(Part part, TileId tile, aio::Priority priority) {
   Submit({.part = part,
           .tile = tile,
           .operation = aio::Operation::kRead,
           .buffer = part == Part::kWeight ? WeightOf(tile) : RecordOf(tile),
           .priority = priority},
-         [this, tile, done]() {
+         [this, part, tile]() {
            mutex_.AssertHeld();
-           (policy_.*done)(tile);
+           part == Part::kWeight ? WeightArrived(tile) : policy_.RecordRead(tile);
          });
 }
 
@@ -254,28 +269,19 @@ Status TileStore::AwaitPin(TileId tile) {
 Result<PinnedWeights> TileStore::PinWeights(IdRange<TileId> tiles, Bytes most) {
   PENSTOCK_CHECK(tiles.size() > 0);
   std::vector<std::span<const std::byte>> weights;
-  std::vector<ReadWeight> unverified;
-  {
-    MutexLock lock(mutex_);
-    PENSTOCK_TRY(AwaitPin(tiles[0]));
-    Bytes size;
-    for (const TileId tile : tiles) {
-      size += layout_.WeightBytes(tile);
-      const bool first = weights.empty();  // is pinned
-      if (!first && (size > most || !policy_.CanPin(tile) || !policy_.TryPin(tile))) break;
-      weights.emplace_back(WeightOf(tile));
-      const Tile& entry = At(tile);
-      if (!WeightOnDrive(tile) || entry.weight_verified) continue;
-      unverified.push_back({.tile = tile,
-                            .weight = weights.back(),
-                            .expected = entry.checksums.weight,
-                            .version = policy_.updates().version(tile)});
-    }
+  MutexLock lock(mutex_);
+  PENSTOCK_TRY(AwaitPin(tiles[0]));
+  Bytes size;
+  for (const TileId tile : tiles) {
+    size += layout_.WeightBytes(tile);
+    const bool first = weights.empty();  // is pinned
+    if (!first && (size > most || !policy_.CanPin(tile) || !policy_.TryPin(tile))) break;
+    PENSTOCK_CHECK(!WeightOnDrive(tile) || At(tile).weight_verified,
+                   "tile {} is pinned before its checksum was compared", Index(tile));
+    weights.emplace_back(WeightOf(tile));
   }
   const size_t count = weights.size();
-  PinnedWeights pinned = LeaseOf(tiles.Part(0, count), std::move(weights));
-  PENSTOCK_TRY(VerifyWeights(unverified));
-  return pinned;
+  return LeaseOf(tiles.Part(0, count), std::move(weights));
 }
 
 PinnedWeights TileStore::LeaseOf(IdRange<TileId> tiles,
@@ -283,21 +289,6 @@ PinnedWeights TileStore::LeaseOf(IdRange<TileId> tiles,
   bool on_drive = false;
   for (const TileId tile : tiles) on_drive = on_drive || WeightOnDrive(tile);
   return {on_drive ? this : nullptr, tiles, std::move(weights)};
-}
-
-Status TileStore::VerifyWeights(const std::vector<ReadWeight>& unverified) {
-  if (unverified.empty()) return {};
-  const auto damaged = std::ranges::find_if(unverified, [this](const ReadWeight& read) {
-    const uint64_t seed = TileSeed(file_.uuid(), layout_, read.tile, read.version);
-    return WeightChecksum(seed, read.weight) != read.expected;
-  });
-  MutexLock lock(mutex_);
-  if (damaged != unverified.end()) {
-    FailLocked(DamagedAt(Part::kWeight, damaged->tile, damaged->version, At(damaged->tile).slot));
-    return failure_;
-  }
-  for (const ReadWeight& read : unverified) At(read.tile).weight_verified = true;
-  return {};
 }
 
 Error TileStore::DamagedAt(Part part, TileId tile, uint64_t version, int slot) const {

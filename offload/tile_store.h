@@ -9,6 +9,8 @@
 //   - optimizer threads take tiles whose update has begun, the one needed soonest first, with
 //     weight and record in host memory (they are read ahead too), and hand them back updated; the
 //     store writes them. Both get leases (offload/tile_leases.h).
+// Optimizer threads also compare each weight that was read for the device with its checksum, where
+// its update, which does the same, comes later: nothing is pinned before.
 // A tile counts one version for each update. A weight pinned after its BeginUpdate is the new one.
 //
 // Weights are taken before records, and updates that have not begun never hold all weight blocks,
@@ -22,6 +24,7 @@
 // completions run on the I/O engines'.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -51,11 +54,18 @@ struct TileStoreOptions {
   size_t weight_blocks = 2;  ///< blocks of the largest tile for weights at home on nvme: 2 or more
   size_t record_blocks = 1;  ///< the same for records: 1 or more
   bool verify_checksums = true;
-  uint64_t passes = 1;  ///< of an update; see offload/update_queue.h
+  int hash_threads = 1;  ///< with which a commit hashes what lives in host memory
+  uint64_t passes = 1;   ///< of an update; see offload/update_queue.h
 };
 
 /// What the policy of a store with these options goes by.
 TilePolicyOptions PolicyOptions(const ShardLayout& layout, const TileStoreOptions& options);
+
+class CommitVerifier;
+
+/// Of the tiles at home in host memory, an update compares one in so many with what the update
+/// before has left: another one each time.
+inline constexpr uint64_t kHomeTilesPerComparison = 64;
 
 class TileStore {
  public:
@@ -69,10 +79,14 @@ class TileStore {
   /// Returns the memory in which weights lie whenever they are pinned, in at most two parts: what
   /// copies to a device read.
   const std::vector<std::span<std::byte>>& weight_memory() const { return weight_memory_; }
+  /// Returns the memory of blocks, which steps read into and write from; parts may be empty.
+  std::vector<std::span<std::byte>> block_memory() const EXCLUDES(mutex_);
+  /// Returns that and the memory of homes, which commits write from.
+  std::vector<std::span<std::byte>> state_memory() const EXCLUDES(mutex_);
 
-  /// Has `callback` called, with the store's mutex held, when TryTakeUpdate can give so many more
-  /// tiles, or has failed.
-  void OnUpdates(std::function<void(size_t tiles)> callback) EXCLUDES(mutex_);
+  /// Has `callback` called, with the store's mutex held, when TryTakeRead or TryTakeUpdate can give
+  /// so many more tiles, or has failed.
+  void OnWork(std::function<void(size_t tiles)> callback) EXCLUDES(mutex_);
 
   /// Sets version 0 of a tile: `fill` writes both parts into zeroed memory. Before the first
   /// SetTime; several threads may each set a tile.
@@ -82,8 +96,9 @@ class TileStore {
       EXCLUDES(mutex_);
 
   /// Instead of FillTile: takes every tile in the version that `commit`, of this file, names. Parts
-  /// that live in host memory are read and verified. Errors: of reads; kCorruption.
-  Status Adopt(const CommitRecord& commit) EXCLUDES(mutex_);
+  /// that live in host memory are read, and verified by so many threads. Errors, of the first tile
+  /// that has one: of reads; kCorruption.
+  Status Adopt(const CommitRecord& commit, int threads = 1) EXCLUDES(mutex_);
 
   /// Sets the schedule's clock: everything before `now` has been pinned. Starts reads.
   void SetTime(uint64_t now) EXCLUDES(mutex_);
@@ -93,11 +108,16 @@ class TileStore {
   /// Says that the step that begins at this time is the last, and its update the last update:
   /// nothing is read ahead beyond them.
   void EndAfterThisStep() EXCLUDES(mutex_);
-  /// Returns weights of the current version: the weight of the first of `tiles`, for which it
-  /// waits, and those of the tiles behind it that are there, up to `most` bytes in all. A tile that
-  /// the schedule does not name for now comes before all tiles that it names. Precondition: `tiles`
-  /// is not empty.
+  /// Returns weights of the current version, verified: the weight of the first of `tiles`, for
+  /// which it waits, and those of the tiles behind it that are there, up to `most` bytes in all.
+  /// Somebody has to take reads meanwhile. A tile that the schedule does not name for now comes
+  /// before all tiles that it names. Precondition: `tiles` is not empty.
   Result<PinnedWeights> PinWeights(IdRange<TileId> tiles, Bytes most) EXCLUDES(mutex_);
+  /// Returns a weight to compare with its checksum, that which was read first.
+  std::optional<ReadWeight> TryTakeRead() EXCLUDES(mutex_);
+  /// Ends that: the device may have the weight if it hashes to what was expected; if not, the store
+  /// fails.
+  void FinishRead(const ReadWeight& read, uint64_t found) EXCLUDES(mutex_);
 
   /// To be called before the first BeginUpdate after a commit: without a second slot, the commit
   /// ends here.
@@ -124,10 +144,12 @@ class TileStore {
   /// Waits until every begun update is finished and written.
   Status Drain() EXCLUDES(mutex_);
   /// Waits until every begun update is written, runs `first`, and makes the state durable: parts
-  /// that live in host memory are written, then the record. Meanwhile everything but
+  /// that live in host memory are hashed and written, then the record. With a `verifier`, all that
+  /// the record names is then read back; see StateFile::Commit. Meanwhile everything but
   /// PrepareUpdates, BeginUpdate, FillTile, Adopt and another Commit may be called. A failure, also
   /// one of `first`, fails the store.
-  Status Commit(CommitRecord record, const std::function<Status()>& first) EXCLUDES(mutex_);
+  Status Commit(CommitRecord record, const std::function<Status()>& first,
+                CommitVerifier* verifier = nullptr) EXCLUDES(mutex_);
 
   /// Waits until every begun update is written, and has `read` look at both parts of the tile as
   /// they are then. Not while FillTile or BeginUpdate are called. Takes memory for the parts that
@@ -156,14 +178,7 @@ class TileStore {
     std::optional<uint64_t> committed_version;
     BlockLease weight;            ///< valid while the weight is in a block
     BlockLease record;            ///< the same of the record
-    bool weight_verified = true;  ///< false: read from the drive, checksum not yet compared
-  };
-  /// A pinned weight that was read and not yet compared with its checksum.
-  struct ReadWeight {
-    TileId tile{};
-    std::span<const std::byte> weight;
-    uint64_t expected = 0;
-    uint64_t version = 0;
+    bool weight_verified = true;  ///< false: read from the drive, and not compared with `checksums`
   };
   bool WeightOnDrive(TileId tile) const { return homes_[Index(tile)].weight_on_drive; }
   bool RecordOnDrive(TileId tile) const { return homes_[Index(tile)].record_on_drive; }
@@ -175,24 +190,34 @@ class TileStore {
   void Advance() REQUIRES(mutex_);
   void CarryOut(const TileAction& action) REQUIRES(mutex_);
   void StartWrites(TileId tile) REQUIRES(mutex_);
-  void StartRead(Part part, TileId tile, aio::Priority priority, void (TilePolicy::*done)(TileId))
-      REQUIRES(mutex_);
+  void StartRead(Part part, TileId tile, aio::Priority priority) REQUIRES(mutex_);
   void StartWrite(Part part, TileId tile, void (TilePolicy::*done)(TileId)) REQUIRES(mutex_);
   void Submit(PartRequest request, std::function<void()> done) REQUIRES(mutex_);
   void FailLocked(const Error& error) REQUIRES(mutex_);
   Status AwaitPin(TileId tile) REQUIRES(mutex_);
-  /// Compares what was read, and is pinned, with its checksum.
-  Status VerifyWeights(const std::vector<ReadWeight>& unverified) EXCLUDES(mutex_);
+  /// What follows when a weight was read.
+  void WeightArrived(TileId tile) REQUIRES(mutex_);
   PinnedWeights LeaseOf(IdRange<TileId> tiles, std::vector<std::span<const std::byte>> weights);
   void Unpin(IdRange<TileId> tiles) EXCLUDES(mutex_);
   void GiveBack(TileId tile) EXCLUDES(mutex_);
   Error DamagedAt(Part part, TileId tile, uint64_t version, int slot) const;
   void WaitUntilSettled() REQUIRES(mutex_);
   void DrainLocked() REQUIRES(mutex_);
-  Status MakeCommit(CommitRecord record, const std::function<Status()>& first) EXCLUDES(mutex_);
-  Status ReadHomeParts(const CommitRecord& commit);
-  Status VerifyHomeParts(const CommitRecord& commit) const;
-  Status WriteHomeParts(std::vector<CommittedTile>& committed) EXCLUDES(mutex_);
+  Status MakeCommit(CommitRecord record, const std::function<Status()>& first,
+                    CommitVerifier* verifier) EXCLUDES(mutex_);
+  Status ReadHomeParts(const CommitRecord& commit, int threads);
+  aio::Ticket ReadHome(Part part, TileId tile, const CommitRecord& commit);
+  /// What a commit names, and which of these tiles the commit before does not name.
+  struct TilesToCommit {
+    std::vector<CommittedTile> tiles;
+    std::vector<bool> changed;
+  };
+  TilesToCommit PlaceTiles() EXCLUDES(mutex_);
+  Status WriteHomeParts(const TilesToCommit& commit);
+  using Damaged = std::function<Error(Part part, TileId tile, const CommittedTile&)>;
+  Status CheckHome(TileId tile, const CommittedTile& committed, const Damaged& damaged) const;
+  Status CheckHomeParts(const std::vector<CommittedTile>& tiles, const Damaged& damaged) const;
+  bool ComparesHome(TileId tile, uint64_t version) const;
 
   const ShardLayout& layout_;
   const TileStoreOptions options_;
@@ -204,18 +229,20 @@ class TileStore {
   CondVar settled_;   ///< every update is finished and written
   CondVar can_fill_;  ///< a block may be free for FillTile
   CondVar idle_;      ///< no request is in flight
-  std::function<void(size_t)> on_updates_ GUARDED_BY(mutex_);
+  std::function<void(size_t)> on_work_ GUARDED_BY(mutex_);
   BlockPool weight_blocks_ GUARDED_BY(mutex_);
   BlockPool record_blocks_ GUARDED_BY(mutex_);
   // For each tile; empty if it lives on the drive.
   std::vector<std::span<std::byte>> home_weights_;
   std::vector<std::span<std::byte>> home_records_;
   std::vector<std::span<std::byte>> weight_memory_;
+  std::vector<std::span<std::byte>> home_memory_;  ///< each of one piece, weights and records
   std::vector<Tile> tiles_ GUARDED_BY(mutex_);
   Status failure_ GUARDED_BY(mutex_);
   const Schedule* schedule_ GUARDED_BY(mutex_);
   TilePolicy policy_ GUARDED_BY(mutex_);
-  size_t requests_ GUARDED_BY(mutex_) = 0;  ///< I/O requests in flight
+  std::deque<TileId> arrived_ GUARDED_BY(mutex_);  ///< what TryTakeRead gives, in this order
+  size_t requests_ GUARDED_BY(mutex_) = 0;         ///< I/O requests in flight
   uint64_t finished_ GUARDED_BY(mutex_) = 0;
   uint64_t written_back_ GUARDED_BY(mutex_) = 0;
 };

@@ -48,13 +48,19 @@ std::optional<TileUpdate> TileStore::TryTakeUpdate() {
                     .seed_before = TileSeed(file_.uuid(), layout_, tile, version),
                     .seed_after = TileSeed(file_.uuid(), layout_, tile, version + 1),
                     .lease = {this, tile}};
-  if (WeightOnDrive(tile) && !entry.weight_verified) {
+  const bool compares_home = ComparesHome(tile, version);
+  if (WeightOnDrive(tile) ? !entry.weight_verified : compares_home) {
     update.expected_weight = entry.checksums.weight;
   }
-  if (RecordOnDrive(tile) && options_.verify_checksums) {
+  if (RecordOnDrive(tile) ? options_.verify_checksums : compares_home) {
     update.expected_record = entry.checksums.record;
   }
   return update;
+}
+
+/// Every home comes to its turn in as many updates. What a commit writes is compared by itself.
+bool TileStore::ComparesHome(TileId tile, uint64_t version) const {
+  return options_.verify_checksums && (version + Index(tile)) % kHomeTilesPerComparison == 0;
 }
 
 void TileStore::FinishFirstPass(TileUpdate& update) {
@@ -90,8 +96,12 @@ void TileStore::GiveBack(TileId tile) {
 void TileStore::FailDamaged(const TileUpdate& update, const TileChecksums& found) {
   MutexLock lock(mutex_);
   const bool weight = update.expected_weight.value_or(found.weight) != found.weight;
-  FailLocked(DamagedAt(weight ? Part::kWeight : Part::kRecord, update.tile, update.version,
-                       At(update.tile).slot));
+  const Part part = weight ? Part::kWeight : Part::kRecord;
+  if (weight ? WeightOnDrive(update.tile) : RecordOnDrive(update.tile)) {
+    FailLocked(DamagedAt(part, update.tile, update.version, At(update.tile).slot));
+  } else {
+    FailLocked(DamagedInMemory(layout_, part, update.tile, update.version));
+  }
 }
 
 void TileStore::WaitUntilSettled() {

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/folder.h"
+#include "offload/state_check.h"
 #include "offload/uuid.h"
 
 namespace penstock::offload {
@@ -55,6 +56,7 @@ Result<WholeState> WholeState::Open(const RankPaths& paths, StateLock lock) {
 Result<WholeState> WholeState::OpenOneRank(const std::vector<std::string>& paths, StateLock lock) {
   WholeState state;
   PENSTOCK_ASSIGN(std::unique_ptr<StateReader> reader, StateReader::Open(paths, lock));
+  for (const HeldCommit& held : reader->commits()) state.commits_.push_back(held.name);
   state.readers_.push_back(std::move(reader));
   PENSTOCK_TRY(state.CheckRank(0));
   return state;
@@ -108,15 +110,29 @@ Status WholeState::CheckRank(uint32_t rank) const {
 Status WholeState::Agree() {
   std::vector<std::vector<HeldCommit>> held;
   for (const auto& reader : readers_) held.push_back(reader->commits());
-  const Result<CommitName> agreed = AgreedCommit(held);
+  Result<std::vector<CommitName>> agreed = CommonCommits(held);
   if (!agreed.ok()) {
     return MakeError(agreed.error().code, "state {}: {}", ToString(uuid()), agreed.error().message);
   }
+  commits_ = *std::move(agreed);
+  return Use(commits_.front());
+}
+
+Status WholeState::Use(const CommitName& name) {
   for (uint32_t rank = 0; rank < world_size(); ++rank) {
-    PENSTOCK_TRY(readers_[rank]->Use(*agreed));
+    PENSTOCK_TRY(readers_[rank]->Use(name));
     PENSTOCK_TRY(CheckRecord(rank));
   }
   return {};
+}
+
+Result<std::vector<std::string>> WholeState::DamagedTiles(uint32_t part, uint32_t of) const {
+  std::vector<std::string> damages;
+  for (uint32_t rank = part; rank < world_size(); rank += of) {
+    PENSTOCK_ASSIGN(const StateCheck check, CheckTiles(*readers_[rank], [](Bytes, Bytes) {}));
+    damages.insert(damages.end(), check.damages.begin(), check.damages.end());
+  }
+  return damages;
 }
 
 Status WholeState::CheckRecord(uint32_t rank) const {
@@ -139,11 +155,11 @@ std::string WholeState::notice() const {
 std::string WholeState::NewerNotice() const {
   for (uint32_t rank = 0; rank < world_size(); ++rank) {
     const HeldCommit& newest = readers_[rank]->commits().front();
-    if (newest.sequence == readers_[rank]->commit().sequence) continue;
+    if (newest.name == commits_.front()) continue;
     return fmt::format(
         "rank {} holds a commit of step {} that not all ranks hold: the run ended before it was "
         "complete; the commit of step {} counts, and --resume goes on from it",
-        rank, newest.name.step, commit().head.step);
+        rank, newest.name.step, commits_.front().step);
   }
   return {};
 }

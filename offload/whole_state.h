@@ -35,6 +35,15 @@ class WholeState {
   /// Returns the record of rank 0. Those of the others have the same numbers of steps, the same
   /// seed and the same compute threads.
   const CommitRecord& commit() const { return rank(0).commit(); }
+  /// Returns the commits that all ranks hold, the newest first; there is one at least.
+  const std::vector<CommitName>& commits() const { return commits_; }
+  /// From now on reads this one of them. Errors: of reading; kCorruption if the records of the
+  /// ranks do not belong together.
+  Status Use(const CommitName& name);
+  /// Reads every part of every tile that the commit in use names, of the ranks r with r mod `of`
+  /// equal to `part`. Returns a line for each that is damaged or cannot be read. Errors: if that
+  /// cannot be done.
+  Result<std::vector<std::string>> DamagedTiles(uint32_t part = 0, uint32_t of = 1) const;
   /// Returns what a user has to know of the commit, or an empty text: a commit place is invalid, or
   /// there is a newer commit that not all ranks hold.
   std::string notice() const;
@@ -51,6 +60,7 @@ class WholeState {
   std::string NewerNotice() const;
 
   std::vector<std::unique_ptr<StateReader>> readers_;  ///< by rank
+  std::vector<CommitName> commits_;
 };
 
 }  // namespace penstock::offload

@@ -9,7 +9,9 @@
 namespace penstock::zero {
 
 CommittedShare::CommittedShare(std::unique_ptr<offload::StateReader> reader)
-    : reader_(std::move(reader)), state_(StateOf(reader_->commit())) {}
+    : reader_(std::move(reader)), state_(StateOf(reader_->commit())) {
+  for (const offload::HeldCommit& held : reader_->commits()) commits_.push_back(held.name);
+}
 
 offload::CommitName CommittedShare::commit() const {
   return {.step = reader_->commit().head.step, .session = reader_->commit().session};
@@ -31,6 +33,18 @@ Status CommittedShare::ReadState(StateKind, ModuleId, size_t, uint64_t, std::spa
 
 uint64_t CommittedShare::ReadableAtOnce(ModuleId module, size_t tensor, uint64_t begin) const {
   return model().module(module).tensors[tensor].elements - begin;
+}
+
+Status CommittedShare::Use(const offload::CommitName& name) {
+  PENSTOCK_TRY(reader_->Use(name));
+  state_ = StateOf(reader_->commit());
+  return {};
+}
+
+Result<std::vector<std::string>> CommittedShare::DamagedTiles(uint32_t /*part*/,
+                                                              uint32_t /*of*/) const {
+  PENSTOCK_ASSIGN(offload::StateCheck check, offload::CheckTiles(*reader_, [](Bytes, Bytes) {}));
+  return std::move(check.damages);
 }
 
 Result<CommitCheck> CommittedShare::Check(const offload::CheckProgress& progress) {

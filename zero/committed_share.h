@@ -5,6 +5,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "offload/state_reader.h"
@@ -24,6 +26,12 @@ class CommittedShare final : public CommittedState {
   uint32_t world_size() const override { return reader_->layout().world_size; }
   /// `rank`: that of the share.
   const offload::ShardLayout& shard(uint32_t rank) const override;
+  /// Those that this rank holds, unless it was told which ones all ranks hold.
+  std::vector<offload::CommitName> commits() const override { return commits_; }
+  void SetCommits(std::vector<offload::CommitName> all) { commits_ = std::move(all); }
+  Status Use(const offload::CommitName& name) override;
+  /// Of this rank's tiles, whatever the part.
+  Result<std::vector<std::string>> DamagedTiles(uint32_t part, uint32_t of) const override;
   bool durable() const override { return reader_->header().geometry.slots == 2; }
   std::string notice() const override { return reader_->notice(); }
   /// Of the rank's files.
@@ -37,7 +45,8 @@ class CommittedShare final : public CommittedState {
 
  private:
   const std::unique_ptr<offload::StateReader> reader_;
-  const TrainState state_;
+  TrainState state_;
+  std::vector<offload::CommitName> commits_;
 };
 
 }  // namespace penstock::zero

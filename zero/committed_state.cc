@@ -43,6 +43,16 @@ class TileWiseState : public CommittedState {
     return files_.rank(rank).layout();
   }
 
+  std::vector<offload::CommitName> commits() const override { return files_.commits(); }
+  Status Use(const offload::CommitName& name) override {
+    loaded_.reset();
+    PENSTOCK_TRY(files_.Use(name));
+    state_ = StateOf(files_.commit());
+    return {};
+  }
+  Result<std::vector<std::string>> DamagedTiles(uint32_t part, uint32_t of) const override {
+    return files_.DamagedTiles(part, of);
+  }
   std::string notice() const override { return files_.notice(); }
   bool durable() const override { return files_.slots() == 2; }
   std::vector<double> Shares() const override { return files_.Shares(); }
@@ -94,6 +104,7 @@ class TileWiseState : public CommittedState {
       PENSTOCK_ASSIGN(offload::StateCheck check,
                       offload::CheckState(files_.rank(rank), of_all, look));
       whole.damages.insert(whole.damages.end(), check.damages.begin(), check.damages.end());
+      whole.in_heads += check.in_heads;
       whole.read += check.read;
     }
     whole.values = values.Faults();

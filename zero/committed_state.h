@@ -65,6 +65,15 @@ class CommittedState {
                            std::span<float> values) = 0;
   /// Returns how many elements of a tensor from `begin` on lie in one tile.
   virtual uint64_t ReadableAtOnce(ModuleId module, size_t tensor, uint64_t begin) const = 0;
+  /// Returns the commits that all ranks hold, the newest first; there is one at least.
+  virtual std::vector<offload::CommitName> commits() const = 0;
+  /// From now on reads this one of them, which train_state() then is of. Errors: of reading.
+  virtual Status Use(const offload::CommitName& name) = 0;
+  /// Reads all that the commit in use names, of the ranks r with r mod `of` equal to `part`.
+  /// Returns a line for each part that is damaged or cannot be read. Errors: if that cannot be
+  /// done.
+  virtual Result<std::vector<std::string>> DamagedTiles(uint32_t part = 0,
+                                                        uint32_t of = 1) const = 0;
   /// Reads everything, verifies every checksum and looks at every value, at the speed of the
   /// drives.
   virtual Result<CommitCheck> Check(const offload::CheckProgress& progress) = 0;

@@ -75,6 +75,7 @@ struct EngineCounters {
   uint64_t nvme_write_bytes = 0;
   uint64_t nvme_init_bytes = 0;
   uint64_t nvme_commit_bytes = 0;
+  uint64_t nvme_verify_bytes = 0;  ///< read back of commits; in no other number
   uint64_t evictions = 0;  ///< device copies of modules and host copies of tiles that were evicted
   uint64_t updates = 0;    ///< tiles updated
 };
@@ -94,8 +95,8 @@ struct EngineOptions {
   /// Files of a committed state to continue in place (see Engine::Adopt), in the state_folders and
   /// in the order of their paths; none: a new state.
   std::vector<std::string> adopt;
-  /// Of several ranks: the commit on which they agreed, from which each continues. None: the
-  /// newest.
+  /// The commit from which the run continues: the newest that is whole, on which several ranks have
+  /// agreed. None: the newest.
   std::optional<offload::CommitName> adopt_at;
   std::optional<offload::Uuid> state_uuid;  ///< of a new state; none: a random one
   uint64_t seed = 0;                        ///< of stochastic rounding

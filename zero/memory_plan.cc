@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "offload/commit_verifier.h"
 #include "offload/slab.h"
 #include "offload/tile_spread.h"
+#include "zero/commit_verification.h"
 #include "zero/device_figures.h"
 #include "zero/gradient_batches.h"
 #include "zero/gradient_exchange.h"
@@ -39,8 +41,11 @@ Bytes Bookkeeping(const ShardLayout& layout, const config::Config& config) {
       Mapped(ZeroCounter::Need(layout, config)) +
       (layout.world_size > 1 ? Mapped(NormExchange::Need(layout, TakesTwoPasses(config))) : 0_B) +
       (TakesTwoPasses(config) ? Mapped(TrustBlocks::Need(layout)) : 0_B);
+  const Bytes verified = PlanCommitVerification(layout, config).on
+                             ? Mapped(offload::CommitVerifier::Room(layout))
+                             : 0_B;
   return kTileBookkeeping * layout.tiles.size() + kModuleBookkeeping * layout.model.modules.size() +
-         BlockSumsOf(layout) + exchanged;
+         BlockSumsOf(layout) + exchanged + verified;
 }
 
 /// The least blocks of each home, and the homes: on the host the whole region is one home.

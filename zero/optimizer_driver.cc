@@ -13,6 +13,7 @@
 namespace penstock::zero {
 namespace {
 
+using offload::ReadWeight;
 using offload::TileHasher;
 using offload::TileId;
 using offload::TileUpdate;
@@ -43,7 +44,7 @@ OptimizerDriver::OptimizerDriver(const offload::ShardLayout& layout,
       thread_count_(threads),
       meter_(meter),
       trust_(trust) {
-  store_.OnUpdates([this](size_t tiles) { Wake(tiles); });
+  store_.OnWork([this](size_t tiles) { Wake(tiles); });
 }
 
 Status OptimizerDriver::AddThread(int index, int count) {
@@ -66,7 +67,7 @@ OptimizerDriver::~OptimizerDriver() {
     work_.NotifyAll();
   }
   for (std::thread& thread : threads_) thread.join();
-  store_.OnUpdates(nullptr);
+  store_.OnWork(nullptr);
 }
 
 void OptimizerDriver::Wake(size_t tiles) {
@@ -157,43 +158,64 @@ void OptimizerDriver::Run(Trace::Row row) {
   TileHasher after;
   BlockRoom room;
   while (true) {
-    std::optional<TileId> arrived;
     uint64_t wakes = 0;
     {
       MutexLock lock(mutex_);
       if (stop_) return;
-      if (!arrived_.empty()) {
-        arrived = arrived_.front();
-        arrived_.pop_front();
-      }
       wakes = wakes_;
     }
-    const auto begin = Trace::Clock::now();
-    if (arrived) {
+    // First what the device waits for, then what the norm does.
+    if (const auto read = store_.TryTakeRead()) {
+      CheckRead(row, *read);
+    } else if (const auto arrived = TakeArrived()) {
+      const auto begin = Trace::Clock::now();
       SumBlocks(*arrived, room);
       AddSpan(row, "norm", *arrived, 0, begin);
     } else if (auto update = store_.TryTakeUpdate()) {
-      bool intact = false;
-      {
-        const ActivityScope working(meter_, Lane::kOptimizer);
-        const ActivityScope updating(meter_, Lane::kUpdate);
-        intact = update->first_pass ? SumForTrust(*update, before) : Update(*update, before, after);
-      }
-      AddSpan(row, update->first_pass ? "first pass" : "update", update->tile, update->version + 1,
-              begin);
-      // After the scope: what waits for the last update must not compute while one is still
-      // counted.
-      if (!intact) {
-        store_.FailDamaged(*update, before.Finish());
-      } else if (update->first_pass) {
-        store_.FinishFirstPass(*update);
-      } else {
-        store_.FinishUpdate(*update, after.Finish());
-      }
+      UpdateTile(row, *update, before, after);
     } else {
       MutexLock lock(mutex_);
       while (!stop_ && arrived_.empty() && wakes == wakes_) work_.Wait(mutex_);
     }
+  }
+}
+
+std::optional<TileId> OptimizerDriver::TakeArrived() {
+  MutexLock lock(mutex_);
+  if (arrived_.empty()) return std::nullopt;
+  const TileId tile = arrived_.front();
+  arrived_.pop_front();
+  return tile;
+}
+
+void OptimizerDriver::CheckRead(Trace::Row row, const ReadWeight& read) {
+  const auto begin = Trace::Clock::now();
+  uint64_t found = 0;
+  {
+    const ActivityScope working(meter_, Lane::kOptimizer);
+    found = offload::WeightChecksum(read.seed, read.weight);
+  }
+  AddSpan(row, "checksum", read.tile, read.version, begin);
+  store_.FinishRead(read, found);
+}
+
+void OptimizerDriver::UpdateTile(Trace::Row row, TileUpdate& update, TileHasher& before,
+                                 TileHasher& after) {
+  const auto begin = Trace::Clock::now();
+  bool intact = false;
+  {
+    const ActivityScope working(meter_, Lane::kOptimizer);
+    const ActivityScope updating(meter_, Lane::kUpdate);
+    intact = update.first_pass ? SumForTrust(update, before) : Update(update, before, after);
+  }
+  AddSpan(row, update.first_pass ? "first pass" : "update", update.tile, update.version + 1, begin);
+  // After the scope: what waits for the last update must not compute while one is still counted.
+  if (!intact) {
+    store_.FailDamaged(update, before.Finish());
+  } else if (update.first_pass) {
+    store_.FinishFirstPass(update);
+  } else {
+    store_.FinishUpdate(update, after.Finish());
   }
 }
 

@@ -1,7 +1,8 @@
 // The optimizer's threads: block sums of arriving gradients, then the fused update, tile by tile.
 //
-// Threads take work as it becomes possible: a gradient tile that arrived in host memory (its block
-// sums), else the next tile of the update order that the store has in memory. Every update runs in
+// Threads take work as it becomes possible: a weight that was read for the device (its checksum),
+// else a gradient tile that arrived in host memory (its block sums), else the next tile of the
+// update order that the store has in memory. Every update runs in
 // chunks that fit the cache: verify, update, checksum while the data is near. Where updates take
 // two passes, the first one is taken as an update is.
 #pragma once
@@ -68,6 +69,11 @@ class OptimizerDriver {
   Status AddThread(int index, int count);
   void Run(Trace::Row row);
   void Wake(size_t tiles) EXCLUDES(mutex_);
+  /// The gradient that arrived first of those without block sums.
+  std::optional<offload::TileId> TakeArrived() EXCLUDES(mutex_);
+  void CheckRead(Trace::Row row, const offload::ReadWeight& read);
+  void UpdateTile(Trace::Row row, offload::TileUpdate& update, offload::TileHasher& before,
+                  offload::TileHasher& after);
   /// Wakes as many threads as there are tiles for.
   void NotifyFor(size_t tiles) REQUIRES(mutex_);
   /// What a thread keeps the figures of a tile's blocks in.

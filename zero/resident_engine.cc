@@ -1,18 +1,21 @@
 #include "zero/resident_engine.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "kernels/state/state_operators.h"
 #include "zero/lr_schedule.h"
 #include "zero/memory_plan.h"
 #include "zero/partitioner.h"
+#include "zero/start_team.h"
 #include "zero/tile_planes.h"
 
 namespace penstock::zero {
 
 using offload::Index;
 using offload::TileId;
+
+/// Of a commit: what a drive takes, with cores left to what is computed meanwhile.
+constexpr int kMaxHashThreads = 4;
 
 ResidentEngine::ResidentEngine(EngineOptions options, offload::ShardLayout layout,
                                kernels::StateOperators& operators)
@@ -49,7 +52,10 @@ Status ResidentEngine::Build(device::Device& device) {
                        .record = slab_->Cut(layout_.largest_record())});
   }
   PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_, ComputeDevice::Of(device), *slab_));
+  const std::span<std::byte> blocks[] = {slab_->bytes()};
+  PENSTOCK_TRY(io_.RegisterMemory(blocks, options_.state_folders));
   PENSTOCK_ASSIGN(registration_, device.RegisterHost(slab_->bytes()));
+  PENSTOCK_ASSIGN(verifier_, io_.CreateVerifier(options_, layout_));
 
   PENSTOCK_ASSIGN(compute_, ComputeStream::Create(device, options_.compute_stream));
   for (const ModuleId module : offload::Ids<ModuleId>(layout_.model.modules.size())) {
@@ -92,72 +98,6 @@ std::byte* ResidentEngine::RecordOf(TileId tile) const {
 std::byte* ResidentEngine::GradientOf(TileId tile) const {
   return modules_[Index(layout_.tile(tile).module)].gradients.data() +
          offsets_[Index(tile)].gradient.value;
-}
-
-Status ResidentEngine::SendTile(TileId tile) {
-  const TileBlock parts = HostPartsOf(tile);
-  compute_->CopyToDevice(WeightOf(tile), parts.weight.data(), Bytes{parts.weight.size()});
-  compute_->CopyToDevice(RecordOf(tile), parts.record.data(), Bytes{parts.record.size()});
-  return compute_->Synchronize();
-}
-
-Status ResidentEngine::FillTiles(const TileFill& fill, bool) {
-  for (const TileId tile : layout_.Tiles()) PENSTOCK_TRY(FillTile(tile, fill));
-  return EndFill();
-}
-
-Status ResidentEngine::FillTile(TileId tile, const TileFill& fill) {
-  const TileBlock parts = HostPartsOf(tile);
-  std::memset(parts.weight.data(), 0, parts.weight.size());
-  std::memset(parts.record.data(), 0, parts.record.size());
-  PENSTOCK_TRY(fill(tile, parts.weight, parts.record));
-  return SendTile(tile);
-}
-
-Status ResidentEngine::EndFill() {
-  io_.init_bytes = io_.written();
-  return {};
-}
-
-Result<TrainState> ResidentEngine::Adopt() {
-  if (!io_.adopted) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "there is no commit to go on from; name its files in EngineOptions::adopt");
-  }
-  committed_ = io_.adopted->tiles;
-  version_ = offload::VersionOf(layout_, *io_.adopted);
-  committed_version_ = version_;
-  for (const TileId tile : layout_.Tiles()) {
-    PENSTOCK_TRY(ReadTile(tile, committed_[Index(tile)]));
-    PENSTOCK_TRY(SendTile(tile));
-  }
-  io_.EndSetup();
-  return StateOf(*io_.adopted);
-}
-
-Status ResidentEngine::ReadTile(TileId tile, const offload::CommittedTile& committed) {
-  const auto slot = static_cast<int>(committed.slot);
-  const TileBlock parts = HostPartsOf(tile);
-  std::vector<aio::Ticket> tickets;
-  const auto submit = [&](offload::Part part, std::span<std::byte> buffer) {
-    if (buffer.empty()) return;
-    tickets.push_back(io_.file->Submit({.part = part,
-                                        .tile = tile,
-                                        .slot = slot,
-                                        .operation = aio::Operation::kRead,
-                                        .buffer = buffer,
-                                        .priority = aio::Priority::kStateRead}));
-  };
-  submit(offload::Part::kWeight, parts.weight);
-  submit(offload::Part::kRecord, parts.record);
-  PENSTOCK_TRY(aio::WaitAll(tickets));
-  const offload::TileChecksums found = offload::ChecksumsOf(
-      io_.file->uuid(), layout_, tile, committed.version, parts.weight, parts.record);
-  if (found == committed.checksums) return {};
-  const bool weight = found.weight != committed.checksums.weight;
-  const offload::Part part = weight ? offload::Part::kWeight : offload::Part::kRecord;
-  return offload::DamagedPart(layout_, part, tile, committed.version,
-                              io_.file->Where(part, tile, slot));
 }
 
 /// Before its first use in a step, a module gets the weights that other ranks have updated. That
@@ -287,7 +227,8 @@ Status ResidentEngine::FinishCommit() {
 Status ResidentEngine::WriteTiles(std::vector<offload::CommittedTile>& tiles) {
   PENSTOCK_TRY(io_.file->PrepareWrites());
   tiles.resize(layout_.tiles.size());
-  TileWriter writer(layout_, *io_.file, *copy_out_, blocks_);
+  TileWriter writer(layout_, *io_.file, *copy_out_, blocks_,
+                    std::min(StartThreads(), kMaxHashThreads));
   for (const TileId tile : layout_.Tiles()) {
     if (layout_.frozen(tile) && committed_version_) continue;  // it is there
     PENSTOCK_TRY(writer.Write({.tile = tile,
@@ -304,16 +245,24 @@ Status ResidentEngine::MakeCommit(offload::CommitRecord record,
   PENSTOCK_TRY(first());
   const uint64_t step = record.head.step;
   std::vector<offload::CommittedTile> tiles = committed_;
-  if (committed_version_ != version_) PENSTOCK_TRY(WriteTiles(tiles));
+  const bool changed = committed_version_ != version_;
+  if (changed) PENSTOCK_TRY(WriteTiles(tiles));
   record.tiles = tiles;
-  PENSTOCK_TRY(io_.file->Commit(std::move(record)));
+  const auto still_good = [] { return Status(); };
+  const auto verify = [&](const offload::CommitRecord& named) -> Status {
+    if (verifier_ == nullptr || !changed) return {};
+    return verifier_->Verify(named.tiles, [this](TileId tile, offload::Part) {
+      return !layout_.frozen(tile) || !committed_version_;
+    });
+  };
+  PENSTOCK_TRY(io_.file->Commit(std::move(record), still_good, verify));
   committed_ = std::move(tiles);
   committed_version_ = version_;
   return options_.vote ? options_.vote(step) : Status();
 }
 
 EngineCounters ResidentEngine::counters() const {
-  EngineCounters counters = io_.Counters(/*step_bytes=*/0);
+  EngineCounters counters = io_.Counters(/*step_bytes=*/0, verifier_.get());
   counters.updates = updates_;
   return counters;
 }

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "offload/commit_verifier.h"
 #include "offload/slab.h"
 #include "zero/caller_states.h"
 #include "zero/compute_stream.h"
@@ -122,8 +123,15 @@ class ResidentEngine : public Engine, public CallerStates {
   std::byte* RecordOf(offload::TileId tile) const;
   /// Returns where a tile lies in host memory, while no commit is being made.
   TileBlock HostPartsOf(offload::TileId tile) const { return blocks_[0].Of(layout_, tile); }
-  Status SendTile(offload::TileId tile);
-  Status ReadTile(offload::TileId tile, const offload::CommittedTile& committed);
+  class Passage;
+  /// Has each tile made in host memory, by at most so many threads at a time, and sent to the
+  /// device.
+  Status SendTiles(int threads,
+                   const std::function<Status(offload::TileId tile, const TileBlock& parts)>& make);
+  static Status FillParts(offload::TileId tile, const TileBlock& parts, const TileFill& fill);
+  /// Reads a committed tile, and compares its checksums. Threads: any.
+  Status ReadTile(offload::TileId tile, const offload::CommittedTile& committed,
+                  const TileBlock& parts);
   /// Views of a trained tile on the device.
   kernels::OptimizerTile PlanesOnDevice(offload::TileId tile) const;
   /// The first pass over all tiles, where updates take two; gives the scalars the trust ratios.
@@ -165,7 +173,8 @@ class ResidentEngine : public Engine, public CallerStates {
   Trace* const trace_;
   Trace::Row waits_;
   Trace::Row commits_;
-  std::unique_ptr<PendingCommit> commit_;  ///< begun, and not finished
+  std::unique_ptr<offload::CommitVerifier> verifier_;  ///< null: commits are not verified
+  std::unique_ptr<PendingCommit> commit_;              ///< begun, and not finished
 };
 
 }  // namespace penstock::zero

@@ -324,7 +324,7 @@ Result<StepOutcome> Session::FinishOpen(const StepNote& note) {
   const bool skip = !decision.ok() || decision->skip;
   PENSTOCK_TRY(skip ? engine_.SkipStep() : engine_.UpdateStep(decision->grad_scale));
   PENSTOCK_TRY(decision.status());
-  Count(skip, forward_is_finite);
+  Count(skip, forward_is_finite, decision->grad_norm);
   if (const std::optional<StepOrder> order = order_.EndStep()) engine_.SetOrder(*order);
   const std::span<const StepNote> notes = alone ? std::span(&note, 1) : engine_.notes();
   return StepOutcome{.step = state_.step,
@@ -337,7 +337,7 @@ Result<StepOutcome> Session::FinishOpen(const StepNote& note) {
                      .gradients_at = gradients_at};
 }
 
-void Session::Count(bool skipped, bool forward_is_finite) {
+void Session::Count(bool skipped, bool forward_is_finite, double grad_norm) {
   // Weights that were updated have proved nothing yet.
   proven_ = skipped && (proven_ || forward_is_finite);
   adopted_ = skipped && adopted_;
@@ -347,7 +347,10 @@ void Session::Count(bool skipped, bool forward_is_finite) {
   repeatable_ = skipped;
   losses_not_finite_ = forward_is_finite ? 0 : losses_not_finite_ + 1;
   if (!loss_scale_) return;
+  const double scale = loss_scale_->value();
   loss_scale_->Count(skipped);
+  const bool is_zero = !skipped && grad_norm == 0 && loss_scale_->value() == scale;
+  zero_gradients_ = is_zero ? zero_gradients_ + 1 : 0;
   state_.loss_scale = loss_scale_->state();
 }
 

@@ -49,6 +49,8 @@ namespace penstock::zero {
 inline constexpr uint64_t kMaxSkippedInARow = 20;
 /// and after this many losses in a row that are not finite: other gradients mend no forward.
 inline constexpr uint64_t kMostLossesNotFinite = 2;
+/// and after this many steps in a row at one loss scale whose whole gradient is zero in fp16.
+inline constexpr uint64_t kMaxZeroGradients = 10;
 
 class Session {
  public:
@@ -91,7 +93,8 @@ class Session {
   /// within a step, before the state was filled, or if `last` was counted already.
   Status PassOver(uint64_t last);
   /// Errors: kNumeric after kMaxSkippedInARow skipped steps or kMostLossesNotFinite losses that are
-  /// not finite, each in a row; and after an overflow with the lowest loss scale.
+  /// not finite, each in a row; after an overflow with the lowest loss scale; and after
+  /// kMaxZeroGradients gradients that are zero in fp16.
   Status CheckSkips() const;
   /// Returns after how many more skipped steps in a row CheckSkips fails, if their losses are as
   /// the last one was, finite or not; 0: it fails now.
@@ -173,7 +176,7 @@ class Session {
   Status Filled(Status status);
   void TakeCounts(const TrainState& state);
   double NextLossScale() const { return loss_scale_ ? loss_scale_->value() : 1; }
-  void Count(bool skipped, bool forward_is_finite);
+  void Count(bool skipped, bool forward_is_finite, double grad_norm);
   Status CheckFilled() const;
   Status CheckMicroBatches(uint64_t micro_batches) const;
   Status CheckOpen(uint64_t step) const;
@@ -208,6 +211,7 @@ class Session {
   TrainState state_;
   std::optional<LossScale> loss_scale_;  ///< with fp16
   uint64_t losses_not_finite_ = 0;       ///< in a row
+  uint64_t zero_gradients_ = 0;          ///< in a row, at one loss scale of fp16
   Status failure_;                       ///< what ended the training
   bool filled_ = false;
   bool proven_ = false;   ///< the weights as they are gave a finite loss here

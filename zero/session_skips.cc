@@ -21,6 +21,12 @@ Status Session::CheckSkips() const {
                      "of {} already (fp16.min_loss_scale); {} steps in a row were skipped",
                      state_.step, loss_scale_->value(), state_.skipped_in_a_row);
   }
+  if (zero_gradients_ >= kMaxZeroGradients) {
+    return MakeError(ErrorCode::kNumeric,
+                     "step {}: the whole gradient of {} steps in a row is zero in fp16 at loss "
+                     "scale {}: it underflows, and nothing is learned",
+                     state_.step, zero_gradients_, loss_scale_->value());
+  }
   if (state_.skipped_in_a_row < kMaxSkippedInARow) return {};
   return MakeError(
       ErrorCode::kNumeric,

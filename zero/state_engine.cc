@@ -8,6 +8,7 @@
 #include "base/thread.h"
 #include "offload/tile_spread.h"
 #include "zero/lr_schedule.h"
+#include "zero/start_team.h"
 #include "zero/step_decision.h"
 
 namespace penstock::zero {
@@ -52,7 +53,14 @@ Status StateEngine::Build(const offload::Schedule& schedule, const MemoryPlan& p
   PENSTOCK_ASSIGN(slab_, offload::Slab::Create(need.slab()));
   PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_, device, *slab_));
   AddTierNotice(plan.store);
-  store_ = std::make_unique<offload::TileStore>(layout_, schedule, plan.store, *slab_, *io_.file);
+  PENSTOCK_ASSIGN(verifier_, io_.CreateVerifier(options_, layout_));
+  offload::TileStoreOptions of_store = plan.store;
+  of_store.hash_threads = std::max(1, io_.threads.counts.optimizer);
+  store_ = std::make_unique<offload::TileStore>(layout_, schedule, of_store, *slab_, *io_.file);
+  // Commits alone write what is at home on the host: pinning all of it would take longer than they.
+  const bool all = options_.config.aio.registered_buffers == aio::Registration::kOn;
+  PENSTOCK_TRY(io_.RegisterMemory(all ? store_->state_memory() : store_->block_memory(),
+                                  options_.state_folders));
   gradient_memory_ = slab_->Cut(layout_.gradient_bytes());
   std::span<std::byte> gradients = gradient_memory_;
   for (const TileId tile : layout_.Tiles()) {
@@ -99,10 +107,8 @@ void StateEngine::AddTierNotice(const offload::TileStoreOptions& store) {
 }
 
 Status StateEngine::FillTiles(const TileFill& fill, bool at_once) {
-  // As many threads as update, on their CPUs.
-  const CpuScope optimizer(at_once ? io_.threads.optimizer : std::vector<int>());
-  const int threads = at_once ? io_.threads.counts.optimizer : 1;
-  PENSTOCK_TRY(ForEachIndex(layout_.tiles.size(), threads, [&](size_t i) {
+  // Nothing computes or updates yet: all CPUs fill.
+  PENSTOCK_TRY(ForEachIndex(layout_.tiles.size(), at_once ? StartThreads() : 1, [&](size_t i) {
     return FillTile(TileId{static_cast<uint32_t>(i)}, fill);
   }));
   return EndFill();
@@ -126,7 +132,7 @@ Result<TrainState> StateEngine::Adopt() {
     return MakeError(ErrorCode::kInvalidArgument,
                      "there is no commit to go on from; name its files in EngineOptions::adopt");
   }
-  PENSTOCK_TRY(store_->Adopt(*io_.adopted));
+  PENSTOCK_TRY(store_->Adopt(*io_.adopted, StartThreads()));
   version_ = offload::VersionOf(layout_, *io_.adopted);
   io_.EndSetup();
   store_->SetTime(0);
@@ -235,10 +241,12 @@ void StateEngine::BeginCommit(const TrainState& state, std::function<Status()> f
                last = updated_ ? std::optional(LastUpdate{version_ - 1, lr_of_update_})
                                : std::nullopt]() -> Status {
     const TraceSpan span(trace_, commits_, fmt::format("commit of step {}", record.head.step));
-    PENSTOCK_TRY(store_->Commit(record, [&]() -> Status {
+    const CpuScope optimizer(io_.threads.optimizer);
+    const auto before = [&]() -> Status {
       PENSTOCK_TRY(CheckWeights(step, last));
       return first();
-    }));
+    };
+    PENSTOCK_TRY(store_->Commit(record, before, verifier_.get()));
     return options_.vote ? options_.vote(record.head.step) : Status();
   };
   commit_ = std::make_unique<PendingCommit>(std::move(make));
@@ -255,7 +263,7 @@ Status StateEngine::FinishCommit() {
 }
 
 EngineCounters StateEngine::counters() const {
-  EngineCounters counters = io_.Counters(store_->written_back());
+  EngineCounters counters = io_.Counters(store_->written_back(), verifier_.get());
   counters.evictions = store_->evictions() - evictions_before_;
   counters.updates = store_->updates_finished();
   return counters;

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "offload/commit_verifier.h"
 #include "offload/slab.h"
 #include "offload/tile_store.h"
 #include "zero/caller_states.h"
@@ -151,6 +152,7 @@ class StateEngine : public CallerStates {
   // The driver ends before the store that it takes tiles from.
   std::unique_ptr<offload::TileStore> store_;
   std::unique_ptr<OptimizerDriver> driver_;
+  std::unique_ptr<offload::CommitVerifier> verifier_;  ///< null: commits are not verified
 };
 
 }  // namespace penstock::zero

@@ -1,13 +1,20 @@
 #include "zero/state_io.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <iterator>
+#include <map>
+#include <utility>
 
 #include "base/topology.h"
 #include "offload/drive_speed.h"
 #include "offload/state_format.h"
 #include "offload/uuid.h"
+#include "zero/commit_verification.h"
 #include "zero/memory_plan.h"
 #include "zero/numa_placement.h"
+#include "zero/start_team.h"
 
 namespace penstock::zero {
 namespace {
@@ -65,14 +72,22 @@ Status MakeEngines(const EngineOptions& options, StateIo& io) {
   return {};
 }
 
-Status RegisterMemory(const offload::Slab& memory, StateIo& io) {
-  if (memory.bytes().empty()) return {};  // a rank whose share is empty
-  const std::span<std::byte> parts[] = {memory.bytes()};
-  for (const auto& engine : io.engines) {
-    PENSTOCK_ASSIGN(const std::string notice, engine->RegisterBuffers(parts));
-    AddOnce(notice, io.notices);
+/// One line of what each drive's engine says: drives of which it differs are named. The memlock
+/// limit may have room for the memory of some of them.
+std::string JoinByDrive(const std::vector<std::string>& lines,
+                        const std::vector<std::string>& folders) {
+  std::map<std::string, std::vector<std::string>> said;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    if (!lines[i].empty()) said[lines[i]].push_back(folders[i]);
   }
-  return {};
+  if (said.empty()) return "";
+  if (said.size() == 1 && said.begin()->second.size() == lines.size()) return said.begin()->first;
+  std::string joined;
+  for (const auto& [line, where] : said) {
+    joined += fmt::format("{}for {} of {} drives ({}) {}", joined.empty() ? "" : "; ", where.size(),
+                          lines.size(), fmt::join(where, ", "), line);
+  }
+  return joined;
 }
 
 Status MakeFile(const EngineOptions& options, const offload::ShardLayout& layout, StateIo& io) {
@@ -85,6 +100,7 @@ Status MakeFile(const EngineOptions& options, const offload::ShardLayout& layout
         offload::StateFile::Open(options.adopt, layout, require_direct, engines, options.adopt_at));
     io.file = std::move(state.file);
     io.adopted = std::move(state.commit);
+    for (const std::string& notice : state.notices) io.notices.push_back(notice);
     return {};
   }
   PENSTOCK_ASSIGN(
@@ -126,8 +142,8 @@ Result<StateIo> StateIo::Create(const EngineOptions& options, const offload::Sha
   const config::Config& config = options.config;
   StateIo io;
   Place(options, device, memory, io);
+  TakePages(memory.bytes(), StartThreads());
   PENSTOCK_TRY(MakeEngines(options, io));
-  PENSTOCK_TRY(RegisterMemory(memory, io));
   PENSTOCK_TRY(MakeFile(options, layout, io));
   const std::vector<offload::PathShare> shares = io.file->Shares();
   for (const offload::PathShare& share : shares) io.paths.push_back(share.path);
@@ -142,15 +158,46 @@ Result<StateIo> StateIo::Create(const EngineOptions& options, const offload::Sha
   return io;
 }
 
-void StateIo::EndSetup() { setup_read_bytes = Sum(engines, &aio::EngineStats::read_bytes); }
+void StateIo::EndSetup() {
+  setup_read_bytes = Sum(engines, &aio::EngineStats::read_bytes);
+  step_read_bytes = 0;
+}
+
+Result<std::unique_ptr<offload::CommitVerifier>> StateIo::CreateVerifier(
+    const EngineOptions& options, const offload::ShardLayout& layout) {
+  const CommitVerification plan = PlanCommitVerification(layout, options.config);
+  if (!plan.notice.empty()) notices.push_back(plan.notice);
+  if (!plan.on) return std::unique_ptr<offload::CommitVerifier>();
+  return offload::CommitVerifier::Create(layout, *file, std::max(1, threads.counts.optimizer));
+}
+
+Status StateIo::RegisterMemory(std::span<const std::span<std::byte>> parts,
+                               const std::vector<std::string>& folders) {
+  std::vector<std::span<std::byte>> used;
+  std::ranges::copy_if(parts, std::back_inserter(used), [](auto part) { return !part.empty(); });
+  if (used.empty()) return {};
+  std::vector<std::string> lines;
+  for (const auto& engine : engines) {
+    PENSTOCK_ASSIGN(std::string line, engine->RegisterBuffers(used));
+    lines.push_back(std::move(line));
+  }
+  AddOnce(JoinByDrive(lines, folders), notices);
+  return {};
+}
 
 uint64_t StateIo::written() const { return Sum(engines, &aio::EngineStats::write_bytes); }
 
-EngineCounters StateIo::Counters(uint64_t step_bytes) const {
-  return {.nvme_read_bytes = Sum(engines, &aio::EngineStats::read_bytes) - setup_read_bytes,
+EngineCounters StateIo::Counters(uint64_t step_bytes,
+                                 const offload::CommitVerifier* verifier) const {
+  // In this order: what has ended by then was submitted before.
+  const uint64_t read = Sum(engines, &aio::EngineStats::read_bytes) - setup_read_bytes;
+  const uint64_t verified = verifier == nullptr ? 0 : verifier->submitted_bytes();
+  step_read_bytes = std::max(step_read_bytes, read - std::min(read, verified));
+  return {.nvme_read_bytes = step_read_bytes,
           .nvme_write_bytes = step_bytes,
           .nvme_init_bytes = init_bytes,
-          .nvme_commit_bytes = written() - init_bytes - step_bytes};
+          .nvme_commit_bytes = written() - init_bytes - step_bytes,
+          .nvme_verify_bytes = verified};
 }
 
 offload::CommitRecord MakeRecord(const TrainState& state, uint64_t session) {

@@ -3,12 +3,14 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "aio/aio.h"
 #include "base/result.h"
 #include "device/device.h"
+#include "offload/commit_verifier.h"
 #include "offload/slab.h"
 #include "offload/state_file.h"
 #include "zero/engine.h"
@@ -36,21 +38,33 @@ struct StateIo {
   std::optional<offload::CommitRecord> adopted;  ///< the commit from which training continues
   uint64_t setup_read_bytes = 0;  ///< read before training: to measure the drives, to adopt
   uint64_t init_bytes = 0;
+  /// Told last of steps: reads of a verifier count there when they begin and here when they end.
+  mutable uint64_t step_read_bytes = 0;
 
   /// Plans the threads, makes an I/O engine for each path, near its drive, and creates or opens the
-  /// state. States are read into and written from `memory`, which is untouched so far: it is placed
-  /// near the drives and the device, registered with the engines, and outlives them. Errors: of
+  /// state. States are read into and written from `memory`, which is untouched so far and outlives
+  /// the engines: it is placed near the drives and the device, and gets its pages. Errors: of
   /// engines and state.
   static Result<StateIo> Create(const EngineOptions& options, const offload::ShardLayout& layout,
                                 const ComputeDevice& device, offload::Slab& memory);
 
+  /// Makes what verifies commits; null, if they are not verified. Adds a notice if the user has to
+  /// know. Errors: kOutOfMemory.
+  Result<std::unique_ptr<offload::CommitVerifier>> CreateVerifier(
+      const EngineOptions& options, const offload::ShardLayout& layout);
+
+  /// Registers memory that steps read into and write from with the engines, where there is any.
+  /// `folders`: of the engines, for the notice.
+  Status RegisterMemory(std::span<const std::span<std::byte>> parts,
+                        const std::vector<std::string>& folders);
   const std::string& engine_name() const { return engines.front()->name(); }
   /// Says that training begins: bytes read so far do not count as those of steps.
   void EndSetup();
   /// Returns all bytes written so far.
   uint64_t written() const;
   /// Splits the bytes written: `step_bytes` by steps; the rest, except initialisation, by commits.
-  EngineCounters Counters(uint64_t step_bytes) const;
+  /// Of those read, `verifier` (null: none) has read its own.
+  EngineCounters Counters(uint64_t step_bytes, const offload::CommitVerifier* verifier) const;
 };
 
 offload::CommitRecord MakeRecord(const TrainState& state, uint64_t session);

@@ -21,8 +21,7 @@ Result<StepDecision> DecideStep(const StepRules& rules, const GradientNorm::Valu
     return MakeError(
         ErrorCode::kNumeric,
         "the gradient is not finite (norm {}) and the configuration does not skip such "
-        "steps; lower the learning rate, or train in bf16 with "
-        "bf16.check_grad_overflow",
+        "steps, as bf16.check_grad_overflow does",
         std::fabs(gradient.norm));  // without the sign of a NaN
   }
   if (rules.gradient_clipping > 0) {

@@ -1,7 +1,11 @@
 #include "zero/tile_writer.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
 #include <utility>
 
+#include "base/for_each_index.h"
 #include "offload/checksum.h"
 
 namespace penstock::zero {
@@ -22,16 +26,33 @@ Status TileWriter::Write(const Source& source) {
   stream_.CopyToHost(to.record.data(), source.record, Bytes{to.record.size()});
   copies_.push_back({.source = source, .block = block, .ended = stream_.Record()});
   // Half of the blocks are copied into, and the others written from; a single one is both.
-  while (copies_.size() > blocks_.size() / 2) WriteOldest();
+  if (copies_.size() == blocks_.size())
+    PENSTOCK_TRY(WriteOldest(std::max<size_t>(1, copies_.size() / 2)));
   return {};
 }
 
-/// If the copy has failed, so has the stream, which Finish tells: what is written then is in slots
+/// If a copy has failed, so has the stream, which Finish tells: what is written then is in slots
 /// that no commit names.
-void TileWriter::WriteOldest() {
-  const Copy copy = std::move(copies_.front());
-  copies_.pop_front();
-  copy.ended.Wait();
+Status TileWriter::WriteOldest(size_t count) {
+  const auto end = copies_.begin() + static_cast<std::ptrdiff_t>(count);
+  const std::vector<Copy> copied(std::make_move_iterator(copies_.begin()),
+                                 std::make_move_iterator(end));
+  copies_.erase(copies_.begin(), end);
+  for (const Copy& copy : copied) {
+    copy.ended.Wait();
+    Submit(copy);
+  }
+  // Beside the writes, and the copies of the blocks behind these.
+  return ForEachIndex(count, threads_, [&](size_t i) {
+    const Source& source = copied[i].source;
+    const TileBlock from = blocks_[copied[i].block].Of(layout_, source.tile);
+    source.committed->checksums = offload::ChecksumsOf(file_.uuid(), layout_, source.tile,
+                                                       source.version, from.weight, from.record);
+    return Status();
+  });
+}
+
+void TileWriter::Submit(const Copy& copy) {
   const Source& source = copy.source;
   const TileBlock from = blocks_[copy.block].Of(layout_, source.tile);
   const int slot = file_.WriteSlot(source.tile);
@@ -46,14 +67,12 @@ void TileWriter::WriteOldest() {
   };
   submit(Part::kWeight, from.weight);
   submit(Part::kRecord, from.record);
-  *source.committed = {.version = source.version,
-                       .checksums = offload::ChecksumsOf(file_.uuid(), layout_, source.tile,
-                                                         source.version, from.weight, from.record),
-                       .slot = static_cast<uint32_t>(slot)};
+  source.committed->version = source.version;
+  source.committed->slot = static_cast<uint32_t>(slot);
 }
 
 Status TileWriter::Finish() {
-  while (!copies_.empty()) WriteOldest();
+  if (!copies_.empty()) PENSTOCK_TRY(WriteOldest(copies_.size()));
   PENSTOCK_TRY(stream_.Synchronize());
   for (auto& tickets : writes_) PENSTOCK_TRY(aio::WaitAll(std::exchange(tickets, {})));
   return {};

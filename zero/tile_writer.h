@@ -4,7 +4,7 @@
 // The tiles go through blocks of host memory, one after the other and again from the first, so that
 // the drive is as far behind the device as there are blocks. One block is enough.
 //
-// Threads: one, which also feeds the stream.
+// Threads: one, which also feeds the stream; others that it starts share the checksums.
 #pragma once
 
 #include <cstddef>
@@ -45,10 +45,15 @@ class TileWriter {
     offload::CommittedTile* committed = nullptr;
   };
 
-  /// All arguments outlive it. There is a block.
+  /// All arguments outlive it. There is a block. `threads`: that hash.
   TileWriter(const offload::ShardLayout& layout, offload::StateFile& file, device::Stream& stream,
-             std::span<const TileBlock> blocks)
-      : layout_(layout), file_(file), stream_(stream), blocks_(blocks), writes_(blocks.size()) {}
+             std::span<const TileBlock> blocks, int threads)
+      : layout_(layout),
+        file_(file),
+        stream_(stream),
+        blocks_(blocks),
+        threads_(threads),
+        writes_(blocks.size()) {}
   /// Waits for what is under way, in both directions.
   ~TileWriter();
   TileWriter(const TileWriter&) = delete;
@@ -67,12 +72,15 @@ class TileWriter {
     size_t block = 0;
     device::Event ended;
   };
-  void WriteOldest();
+  /// Writes and hashes the tiles that were copied first, so many of them.
+  Status WriteOldest(size_t count);
+  void Submit(const Copy& copy);
 
   const offload::ShardLayout& layout_;
   offload::StateFile& file_;
   device::Stream& stream_;
   const std::span<const TileBlock> blocks_;
+  const int threads_;
   std::vector<std::vector<aio::Ticket>> writes_;  ///< of each block, under way
   std::deque<Copy> copies_;                       ///< off the device, oldest first
   size_t next_ = 0;                               ///< block

@@ -69,6 +69,13 @@ LinearCall LinearOf(const ConstTensorView& x, DType weights, const ConstTensorVi
   return call;
 }
 
+void CheckResidual(const LinearCall& call, const ConstTensorView& residual,
+                   const ConstTensorView& out) {
+  if (residual.data == nullptr) return;
+  CheckMatrix(residual, call.dtype, call.rows, call.n);
+  PENSTOCK_CHECK(residual.data != out.data, "the residual lies where the output does");
+}
+
 AttentionCall AttentionOf(uint64_t heads, const ConstTensorView& qkv, const ConstTensorView& out) {
   PENSTOCK_CHECK(out.shape.rank() == 3, "attention of a tensor of {} sizes", out.shape.rank());
   const AttentionCall call{.dtype = qkv.dtype,

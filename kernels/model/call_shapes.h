@@ -28,6 +28,10 @@ LinearGeluCall LinearGeluOf(const ConstTensorView& narrow, const ConstTensorView
 HeadCall HeadOf(const ConstTensorView& x, const ConstTensorView& table, const TokenView& targets,
                 const ConstTensorView& d_x, const ConstTensorView& d_table);
 
+/// What is added to the output of a map, if it has data: like that, and elsewhere.
+void CheckResidual(const LinearCall& call, const ConstTensorView& residual,
+                   const ConstTensorView& out);
+
 /// The map before the activation, and the one behind it.
 LinearCall InwardOf(const LinearGeluCall& call);
 LinearCall OutwardOf(const LinearGeluCall& call);

@@ -29,8 +29,6 @@ Linear::Linear(const LinearCall& call, int threads, Bf16Arithmetic arithmetic)
                       .bias = true,
                       .threads = threads_};
   forward_ = MakeProduct(forward, arithmetic);
-  forward.epilogue = Epilogue::kAddInPlace;
-  forward_in_place_ = MakeProduct(forward, arithmetic);
   forward.epilogue = Epilogue::kAddResidual;
   forward_residual_ = MakeProduct(forward, arithmetic);
   backward_input_ = MakeProduct({.m = rows,
@@ -53,19 +51,14 @@ Linear::Linear(const LinearCall& call, int threads, Bf16Arithmetic arithmetic)
 }
 
 Bytes Linear::scratch() const {
-  return std::max({forward_->scratch(), forward_in_place_->scratch(), forward_residual_->scratch(),
-                   backward_input_->scratch(), backward_weight_->scratch(),
+  return std::max({forward_->scratch(), forward_residual_->scratch(), backward_input_->scratch(),
+                   backward_weight_->scratch(),
                    Bytes{call_.n * sizeof(float)} * static_cast<uint64_t>(threads_)});
 }
 
 void Linear::Forward(const ProductData& data, std::byte* scratch) const {
-  if (data.residual == nullptr) {
-    forward_->Run(data, scratch);
-  } else if (data.residual == data.c) {
-    forward_in_place_->Run(data, scratch);
-  } else {
-    forward_residual_->Run(data, scratch);
-  }
+  Product& product = data.residual == nullptr ? *forward_ : *forward_residual_;
+  product.Run(data, scratch);
 }
 
 void Linear::BackwardInput(const std::byte* d_out, const std::byte* weight, std::byte* d_x,

@@ -18,7 +18,7 @@ class Linear {
 
   Bytes scratch() const;
 
-  /// See ModelOperators::LinearForward. `data.residual` may be null, or equal `data.c`.
+  /// See ModelOperators::LinearForward. `data.residual` may be null.
   void Forward(const ProductData& data, std::byte* scratch) const;
   void BackwardInput(const std::byte* d_out, const std::byte* weight, std::byte* d_x,
                      std::byte* scratch) const;
@@ -29,7 +29,6 @@ class Linear {
   const LinearCall call_;
   const int threads_;
   std::unique_ptr<Product> forward_;
-  std::unique_ptr<Product> forward_in_place_;
   std::unique_ptr<Product> forward_residual_;
   std::unique_ptr<Product> backward_input_;
   std::unique_ptr<Product> backward_weight_;

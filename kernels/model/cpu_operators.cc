@@ -257,7 +257,7 @@ void CpuOperators::LinearForward(device::Stream& stream, const ConstTensorView& 
                                  const ConstTensorView& residual, const TensorView& out) {
   const LinearCall call = LinearOf(x, x.dtype, weight, out);
   CheckVector(bias, call.dtype, call.n);
-  if (residual.data != nullptr) CheckMatrix(residual, call.dtype, call.rows, call.n);
+  CheckResidual(call, residual, out);
   const Linear& linear = FindLinear(parts_->linears, call);
   Launch(stream, [=, this, &linear] {
     linear.Forward({.a = x.data,

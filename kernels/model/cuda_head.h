@@ -31,19 +31,35 @@ class CudaHead {
   void Run(device::CudaStream& stream, const CudaHeadData& data, std::byte* scratch);
 
  private:
-  /// The products of a chunk of rows.
+  /// The products of some rows with some columns of the vocabulary; none of no columns.
+  struct Products {
+    std::unique_ptr<CudaProduct> logits;   ///< [rows, columns] = x tableᵀ, fp32
+    std::unique_ptr<CudaProduct> d_x;      ///< [rows, C] = d_logits table
+    std::unique_ptr<CudaProduct> d_table;  ///< [columns, C] += d_logitsᵀ x, fp32
+  };
+  /// A chunk of rows; see CudaHeadPlan.
   struct Chunk {
     uint64_t rows = 0;
-    std::unique_ptr<CudaProduct> logits;   ///< [rows, vocabulary] = x tableᵀ, fp32
-    std::unique_ptr<CudaProduct> d_x;      ///< [rows, C] = d_logits table
-    std::unique_ptr<CudaProduct> d_table;  ///< [vocabulary, C] += d_logitsᵀ x, fp32
+    Products whole;
+    Products rest;
   };
 
   CudaHead(const HeadCall& call, bool adds_once) : call_(call), plan_(call, adds_once) {}
   Result<Chunk> MakeChunk(const CudaBlas& blas, uint64_t rows) const;
+  /// `columns`: of the logits; the table has `tokens` of them.
+  Result<Products> MakeProducts(const CudaBlas& blas, uint64_t rows, uint64_t columns,
+                                uint64_t tokens) const;
+  void CopyTableEnd(device::CudaStream& stream, const std::byte* table, std::byte* scratch) const;
   void RunChunks(device::CudaStream& stream, const CudaHeadData& data, std::byte* scratch);
   void RunChunk(device::CudaStream& stream, Chunk& chunk, uint64_t first_row,
                 const CudaHeadData& data, std::byte* scratch);
+  // RunChunk's, of the chunk's rows, which `data` begins with.
+  void Logits(device::CudaStream& stream, Chunk& chunk, const CudaHeadData& data,
+              std::byte* scratch) const;
+  void TableGradient(device::CudaStream& stream, Chunk& chunk, const CudaHeadData& data,
+                     const std::byte* d_logits) const;
+  void InputGradient(device::CudaStream& stream, Chunk& chunk, const CudaHeadData& data,
+                     const std::byte* d_logits, std::byte* scratch) const;
 
   const HeadCall call_;
   const CudaHeadPlan plan_;

@@ -220,7 +220,7 @@ void CudaOperators::LinearForward(device::Stream& stream, const ConstTensorView&
                                   const ConstTensorView& residual, const TensorView& out) {
   const LinearCall call = LinearOf(x, x.dtype, weight, out);
   CheckVector(bias, call.dtype, call.n);
-  if (residual.data != nullptr) CheckMatrix(residual, call.dtype, call.rows, call.n);
+  CheckResidual(call, residual, out);
   FindLinear(linears_, call)
       .Forward(OnCuda(stream), {.a = x.data,
                                 .b = weight.data,

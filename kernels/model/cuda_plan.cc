@@ -16,12 +16,14 @@ constexpr uint64_t kMaxParts = 128;
 /// fp32 logits of a chunk: enough rows to fill a large GPU, in a memory that it can spare.
 constexpr Bytes kLogitsOfChunk = 256_MiB;
 constexpr uint64_t kMinHeadRows = 128;
+/// 16 bytes of the narrowest dtype.
+constexpr uint64_t kFastColumns = 8;
 
 /// Scores of the heads that exist at once.
 constexpr Bytes kScores = 256_MiB;
 
-uint64_t HeadRows(uint64_t stride, uint64_t rows) {
-  const uint64_t fitting = kLogitsOfChunk / (stride * SizeOf(DType::kFloat32));
+uint64_t HeadRows(uint64_t columns, uint64_t rows) {
+  const uint64_t fitting = kLogitsOfChunk / (columns * SizeOf(DType::kFloat32));
   return std::min(rows, std::max(kMinHeadRows, fitting / kMinHeadRows * kMinHeadRows));
 }
 
@@ -75,14 +77,21 @@ RowParts::RowParts(uint64_t rows)
       count(DivideUp(rows, rows_of_part)) {}
 
 CudaHeadPlan::CudaHeadPlan(const HeadCall& call, bool adds_once)
-    : logit_stride(DivideUp(call.vocabulary, 32) * 32) {
+    : whole(call.vocabulary % kFastColumns == 0 ? call.vocabulary
+                                                : call.vocabulary / kLogitColumns * kLogitColumns),
+      rest(call.vocabulary - whole),
+      logit_stride(DivideUp(call.vocabulary, kLogitColumns) * kLogitColumns) {
   const bool single = call.dtype == DType::kFloat32;
-  rows = HeadRows(logit_stride, call.rows);
-  const Bytes logits = Aligned(rows * logit_stride * SizeOf(DType::kFloat32));
+  sums_d_x = !single && whole > 0 && rest > 0;
+  const uint64_t columns = sums_d_x ? std::max(logit_stride, call.width) : logit_stride;
+  rows = HeadRows(columns, call.rows);
+  const Bytes logits = Aligned(rows * columns * SizeOf(DType::kFloat32));
   const Bytes rounded = single ? Bytes{} : Aligned(rows * logit_stride * SizeOf(call.dtype));
   gradient = single ? 0 : logits.value;
   losses = (logits + rounded).value;
   scratch = logits + rounded + Aligned(rows * Bytes{sizeof(double)});
+  table_end = scratch.value;
+  if (rest > 0) scratch += Aligned(kLogitColumns * call.width * SizeOf(call.dtype));
   // What a single chunk adds is computed first anyhow.
   if (!adds_once || rows == call.rows) return;
   table = scratch.value;

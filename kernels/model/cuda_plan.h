@@ -26,14 +26,27 @@ struct RowParts {
 
 // Offsets in a call's scratch lie behind the workspace.
 
+/// Columns of logits that fast products have a multiple of.
+inline constexpr uint64_t kLogitColumns = 64;
+
+/// cuBLASLt takes its fast kernels where the columns of the logits, which are the inner dimension
+/// of one product, are a multiple of 16 bytes; how far apart rows lie makes no difference. So a
+/// vocabulary of another size is cut in two: `whole` columns, a multiple of kLogitColumns, and the
+/// rest, which products see as kLogitColumns, with rows of zeros behind a copy of the table's end.
 struct CudaHeadPlan {
   /// `adds_once`: see OperatorOptions.
   CudaHeadPlan(const HeadCall& call, bool adds_once);
 
+  uint64_t whole;         ///< columns of the first products; none if the vocabulary is small
+  uint64_t rest;          ///< columns behind them, fewer than kLogitColumns
   uint64_t rows;          ///< of a chunk; the last may have fewer
-  uint64_t logit_stride;  ///< elements from a row of logits to the next
-  uint64_t gradient;      ///< 16 bits: the gradient of the logits; fp32: the logits themselves
+  uint64_t logit_stride;  ///< elements from a row of logits to the next: whole kLogitColumns
+  /// The gradient of the input is the sum of two products. In 16 bits they are added up in fp32,
+  /// where the logits were, and then rounded.
+  bool sums_d_x;
+  uint64_t gradient;  ///< 16 bits: the gradient of the logits; fp32: the logits themselves
   uint64_t losses;
+  uint64_t table_end;  ///< [kLogitColumns, C]: the table's last `rest` rows, zeros behind them
   /// What a call adds to the table's gradient, where that is computed apart.
   std::optional<uint64_t> table;
   Bytes scratch;

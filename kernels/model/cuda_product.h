@@ -81,7 +81,7 @@ class CudaProduct {
     const std::byte* b;
     std::byte* c;
     const std::byte* bias = nullptr;    ///< [n]; given exactly where the epilogue has it
-    const std::byte* addend = nullptr;  ///< like c, and may be c
+    const std::byte* addend = nullptr;  ///< like c; may be c where that is fp32
     std::byte* pre_out = nullptr;       ///< given exactly with kBiasGelu
     const std::byte* pre = nullptr;     ///< given exactly with kGeluGradient
   };

@@ -18,25 +18,29 @@ struct RowSum {
   float highest;
   float sum;
 };
-/// Reads the row once: each thread sums relative to the highest of its own elements so far.
+/// Reads the row once, N elements at a time: each thread sums relative to the highest of its own
+/// elements so far. The last N may lie partly behind the row, where they count for nothing.
+template <int N>
 __device__ RowSum SumExponentials(const float* row, uint64_t n) {
   float own = -FLT_MAX;
   float sum = 0;
-#pragma unroll 4
-  for (uint64_t i = threadIdx.x; i < n; i += blockDim.x) {
-    const float x = row[i];
-    if (x > own) {
-      sum = fmaf(sum, expf(own - x), 1.0f);
-      own = x;
-    } else {
-      sum += expf(x - own);
+#pragma unroll 2
+  for (uint64_t i = uint64_t{threadIdx.x} * N; i < n; i += uint64_t{blockDim.x} * N) {
+    auto x = LoadPack<N>(row + i);
+    if (i + N > n) {
+      for (int j = 0; j < N; ++j) x.elements[j] = i + j < n ? x.elements[j] : -INFINITY;
     }
+    float highest = own;
+    for (int j = 0; j < N; ++j) highest = fmaxf(highest, x.elements[j]);
+    sum *= expf(own - highest);
+    for (int j = 0; j < N; ++j) sum += expf(x.elements[j] - highest);
+    own = highest;
   }
   const float highest = MaximumOverBlock(own);
   return {highest, SumOverBlock(sum * expf(own - highest))};
 }
 
-/// `d_logits` may be the logits: each thread reads an element before it writes it, and the target's
+/// `d_logits` may be the logits: each thread reads elements before it writes them, and the target's
 /// is read before the sums are known.
 template <typename T>
 __global__ void CrossEntropyKernel(CudaCrossEntropy rows) {
@@ -44,7 +48,7 @@ __global__ void CrossEntropyKernel(CudaCrossEntropy rows) {
   const float* const logits = rows.logits + row * rows.stride;
   const auto target = static_cast<uint64_t>(rows.targets[row]);
   const float target_logit = logits[target];
-  const RowSum softmax = SumExponentials(logits, rows.vocabulary);
+  const RowSum softmax = SumExponentials<kLogitPack>(logits, rows.vocabulary);
   if (threadIdx.x == 0) {
     rows.losses[row] = log(static_cast<double>(softmax.sum)) +
                        (static_cast<double>(softmax.highest) - static_cast<double>(target_logit));
@@ -52,9 +56,25 @@ __global__ void CrossEntropyKernel(CudaCrossEntropy rows) {
   if (rows.d_logits == nullptr) return;
   T* const d_logits = reinterpret_cast<T*>(rows.d_logits) + row * rows.stride;
   const float share = 1 / softmax.sum;
-  for (uint64_t i = threadIdx.x; i < rows.vocabulary; i += blockDim.x) {
-    const float p = expf(logits[i] - softmax.highest) * share;
-    d_logits[i] = FromFloat<T>(rows.gradient_scale * (p - (i == target ? 1.0f : 0.0f)));
+  constexpr unsigned kPack = kLogitPack;
+  for (uint64_t i = uint64_t{threadIdx.x} * kPack; i < rows.stride;
+       i += uint64_t{blockDim.x} * kPack) {
+    Pack<T, kPack> gradient{};
+    if (i < rows.vocabulary) {
+      const auto x = LoadPack<kPack>(logits + i);
+      const uint64_t ahead = target - i;  // far, if the target lies before i
+      const unsigned at = ahead < kPack ? static_cast<unsigned>(ahead) : kPack;
+      for (unsigned j = 0; j < kPack; ++j) {
+        const float p = expf(x.elements[j] - softmax.highest) * share;
+        gradient.elements[j] = FromFloat<T>(rows.gradient_scale * (p - (j == at ? 1.0f : 0.0f)));
+      }
+      if (i + kPack > rows.vocabulary) {
+        for (unsigned j = 0; j < kPack; ++j) {
+          if (i + j >= rows.vocabulary) gradient.elements[j] = FromFloat<T>(0);
+        }
+      }
+    }
+    StorePack(gradient, d_logits + i);
   }
 }
 
@@ -78,7 +98,7 @@ __global__ void AddLossesKernel(uint64_t rows, const double* losses, double* sum
 __global__ void CausalSoftmaxKernel(uint64_t n, float* scores) {
   float* const row = scores + blockIdx.x * n;
   const uint64_t visible = blockIdx.x % n + 1;
-  const RowSum softmax = SumExponentials(row, visible);
+  const RowSum softmax = SumExponentials<1>(row, visible);
   for (uint64_t i = threadIdx.x; i < n; i += blockDim.x) {
     row[i] = i < visible ? expf(row[i] - softmax.highest) / softmax.sum : 0;
   }

@@ -10,11 +10,16 @@
 
 namespace penstock::kernels {
 
+/// Logits that a thread reads at once; columns are rounded up to a multiple of it.
+inline constexpr uint64_t kLogitPack = 8;
+
+/// Logits and gradient begin at multiples of 32 bytes. What lies behind a row's vocabulary counts
+/// for nothing; in the gradient it becomes zero, up to the next row.
 struct CudaCrossEntropy {
   DType dtype;  ///< of the gradient
   uint64_t rows;
   uint64_t vocabulary;
-  uint64_t stride;  ///< elements from a row to the next, of logits and gradient
+  uint64_t stride;  ///< elements from a row to the next, of both; a multiple of kLogitPack
   const float* logits;
   const int32_t* targets;
   float gradient_scale;

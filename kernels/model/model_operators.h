@@ -79,8 +79,8 @@ class ModelOperators {
                                  bool add_to_d_x, const TensorView& d_x, const TensorView& d_weight,
                                  const TensorView& d_bias) = 0;
 
-  /// out[rows, n] = x[rows, k] · weight[k, n] + bias[n] (+ residual[rows, n] if it has data; it may
-  /// be `out` itself). The layout of Hugging Face's Conv1D.
+  /// out[rows, n] = x[rows, k] · weight[k, n] + bias[n] (+ residual[rows, n] if it has data, and
+  /// does not lie where `out` does). The layout of Hugging Face's Conv1D.
   virtual void LinearForward(device::Stream& stream, const ConstTensorView& x,
                              const ConstTensorView& weight, const ConstTensorView& bias,
                              const ConstTensorView& residual, const TensorView& out) = 0;

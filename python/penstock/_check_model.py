@@ -11,6 +11,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from penstock._text_files import parse_json, read_text
 from penstock.errors import InvalidArgumentError, NotFoundError, UnavailableError
 
 # The largest head of a file of safetensors that is read.
@@ -39,10 +40,13 @@ def _elements(shape: Sequence[int]) -> int:
 
 def _read_config(folder: pathlib.Path) -> Mapping[str, Any]:
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config_file = folder / "config.json"
+        config = parse_json(
+            read_text(config_file, InvalidArgumentError), config_file, InvalidArgumentError
+        )
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise InvalidArgumentError(f"{folder}/config.json: {error}") from None
     return config if isinstance(config, Mapping) else {}
 
@@ -84,7 +88,15 @@ def _read_head(file: pathlib.Path) -> dict[str, list[int]]:
         if not all(isinstance(n, int) and n >= 0 for shape in tensors.values() for n in shape):
             raise ValueError("a shape is none")
         return tensors
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        struct.error,
+    ) as error:
         raise InvalidArgumentError(f"{file}: not a file of safetensors: {error}") from None
 
 

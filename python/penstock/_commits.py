@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock import _library, _state
 from penstock._run import Run
-from penstock.errors import PenstockError
+from penstock.errors import NotFoundError, PenstockError
 
 # The method with which a thing goes on after optimizer.step(), by duck type.
 _AFTER_STEP = (("get_last_lr", "step"), ("get_scale", "update"))
@@ -41,6 +41,7 @@ class Ending:
         self.open_step = False  # a forward use has begun a step
         self.calls: int | None = None  # of the last one that is durable
         self._begun: int | None = None  # calls of the commit that was begun
+        run.have_watched(engine)
         self._process = os.getpid()
 
     def begin(self, text: dict[str, Any]) -> None:
@@ -65,13 +66,20 @@ class Ending:
             return
         try:
             self.engine.finish_commit()
-        except PenstockError:
+        except PenstockError as error:
             self._begun = None
+            if isinstance(error, NotFoundError):  # the run folder is gone: nothing names the state
+                self.run.keep_files()
             raise
-        described = self.engine.describe()
         self.calls = self._begun
-        self.run.note(described["uuid"], described["state_paths"])
+        self.note()
         self._begun = None
+
+    def note(self) -> None:
+        """Notes in the run that the engine's state has a durable commit."""
+        described = self.engine.describe()
+        if self.run.note(described["uuid"], described["state_paths"]):
+            self.run.have_watched(self.engine)
 
     def end(self) -> None:
         """Begins what is due and finishes it, as the training ends. Not in a fork's child."""

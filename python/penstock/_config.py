@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
 from penstock._run import paths_of
+from penstock._text_files import parse_json, read_text
 from penstock.errors import InvalidArgumentError, NotFoundError
 
 ConfigLike = Union[None, str, "os.PathLike[str]", Mapping[str, Any]]
@@ -29,15 +29,11 @@ def read_config(config: ConfigLike) -> dict[str, Any]:
     if isinstance(config, Mapping):
         return dict(config)
     try:
-        with open(config, encoding="utf-8") as file:
-            text = file.read()
+        text = read_text(config, InvalidArgumentError)
     except OSError as error:
         raise NotFoundError(f"penstock: {config} cannot be read: {error.strerror}") from None
     bare = _STRING_OR_COMMENT.sub(lambda m: m[0] if m[0].startswith('"') else " ", text)
-    try:
-        read = json.loads(bare)
-    except ValueError as error:
-        raise InvalidArgumentError(f"penstock: {config} is not JSON: {error}") from None
+    read = parse_json(bare, config, InvalidArgumentError)
     if not isinstance(read, dict):
         raise InvalidArgumentError(f"penstock: {config} is not a JSON object")
     return read

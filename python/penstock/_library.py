@@ -14,7 +14,7 @@ from typing import Any, Iterable, Mapping, NamedTuple, Optional, Sequence
 
 from penstock.errors import error_of
 
-ABI = 3
+ABI = 4
 
 FORWARD, BACKWARD, ASIDE = 0, 1, 2
 MASTER, EXP_AVG, EXP_AVG_SQ = 0, 1, 2
@@ -149,6 +149,7 @@ def library() -> ctypes.CDLL:
         "penstock_drain": (c.c_int, [c.c_void_p]),
         "penstock_begin_commit": (c.c_int, [c.c_void_p, text]),
         "penstock_finish_commit": (c.c_int, [c.c_void_p]),
+        "penstock_watch": (c.c_int, [c.c_void_p, text, c.POINTER(text), c.c_uint32]),
         "penstock_copy_commit": (c.c_int, [c.c_void_p, c.POINTER(text), c.c_uint32]),
         "penstock_continued": (c.c_int, [c.c_void_p, out]),
         "penstock_read": (
@@ -337,6 +338,11 @@ class Engine:
 
     def finish_commit(self) -> None:
         check(self._c.penstock_finish_commit(self._handle))
+
+    def watch(self, folder: str, names: Sequence[str]) -> None:
+        """Says which files of a folder must stay for commits to count, as they are now."""
+        array = (ctypes.c_char_p * len(names))(*(os.fsencode(name) for name in names))
+        check(self._c.penstock_watch(self._handle, os.fsencode(folder), array, len(names)))
 
     def copy_commit(self, paths: Sequence[str]) -> None:
         """Copies the last commit into files of its own, one for each of ``state_paths``."""

@@ -84,8 +84,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
         self._close = weakref.finalize(self.hooks, _free, self._commits.ending)
         if opened.continued is not None:
             self._commits.go_on_from(opened.continued)
-            described = opened.engine.describe()
-            opened.run.note(described["uuid"], described["state_paths"])
+            self._commits.ending.note()
             self._set_groups(opened.continued["groups"])
 
     # Steps.

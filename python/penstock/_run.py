@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any, Union
 
+from penstock._text_files import parse_json, read_text
 from penstock.errors import (
     CorruptionError,
     DriveError,
@@ -27,19 +28,33 @@ from penstock.errors import (
 )
 
 VERSION = 1
+OWNER = "run.name"  # beside state files: which run folder they belong to
 PathLike = Union[str, "os.PathLike[str]"]
 
 _open_folders: set[str] = set()
 _registry = threading.Lock()
 
 
+def path_of(given: PathLike, name: str) -> str:
+    """Returns a path absolute and without links; messages call it ``name``."""
+    text = os.fspath(given)
+    if not isinstance(text, str) or not text:
+        raise InvalidArgumentError(f"penstock: {name} is {text!r:.80}, which names no folder")
+    try:
+        return os.path.realpath(text)
+    except (OSError, ValueError) as error:  # a zero byte, or what no file system can be asked for
+        raise InvalidArgumentError(
+            f"penstock: {name} is {text!r:.80}, which is no path ({error})"
+        ) from None
+
+
 def paths_of(nvme_path: None | PathLike | Sequence[PathLike]) -> list[str]:
     """Returns the folders of ``nvme_path``, absolute and without links; none for None."""
     if nvme_path is None:
         return []
-    if isinstance(nvme_path, (str, os.PathLike)):
+    if isinstance(nvme_path, (str, bytes, os.PathLike)):
         nvme_path = [nvme_path]
-    return [os.path.realpath(os.fspath(path)) for path in nvme_path]
+    return [path_of(path, "nvme_path") for path in nvme_path]
 
 
 def explained(error: OSError, what: str) -> PenstockError:
@@ -82,11 +97,10 @@ def read_run(folder: PathLike) -> dict[str, Any]:
     """
     path = pathlib.Path(folder) / "run.json"
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
+        text = read_text(path)
     except OSError as error:
         raise explained(error, f"{path} cannot be read") from None
-    except ValueError as error:
-        raise CorruptionError(f"penstock: {path} is not JSON ({error}); remove the run") from None
+    said = parse_json(text, path)
     if not isinstance(said, dict) or said.get("penstock_run") != VERSION:
         raise CorruptionError(
             f"penstock: {path} is no run of version {VERSION}; use the release that wrote it"
@@ -116,6 +130,24 @@ def _check_not_foreign(path: pathlib.Path) -> None:
         )
 
 
+def _check_no_orphan(path: pathlib.Path, nvme: Sequence[str]) -> None:
+    """Raises if there are states of a run whose folder was ``path``, where now there is none."""
+    for root in nvme if not (path / "run.json").exists() else ():
+        for owner in sorted(pathlib.Path(root).glob(f"penstock-*/{OWNER}")):
+            try:
+                said = parse_json(read_text(owner), owner)
+            except (OSError, CorruptionError):
+                continue  # cut off, and then there is no state beside it
+            states = sorted(owner.parent.glob("penstock-*.state"))
+            if states and isinstance(said, dict) and said.get("run") == str(path):
+                raise NotFoundError(
+                    f"penstock: run {path} has no run.json, and {states[0]} is the state of a "
+                    "training whose run folder was there: it was removed, moved or replaced; put "
+                    "it back to go on from its last commit, or remove "
+                    f"{owner.parent} to begin again at step 0"
+                )
+
+
 def _found(path: str, folders: Iterable[str], moved: bool) -> str:
     """Returns where a state file is, which a moved run has in its own folders if anywhere."""
     path = os.path.realpath(path)
@@ -132,7 +164,7 @@ class _Lock:
     """The record lock of a run folder. Forked children do not hold it."""
 
     def __init__(self, folder: pathlib.Path) -> None:
-        self._name = str(folder.resolve())
+        self._name = os.path.realpath(folder)
         with _registry:
             if self._name in _open_folders:
                 raise UnavailableError(
@@ -174,6 +206,7 @@ class Run:
         self._lock: _Lock | None = lock
         self._said = said
         self._process = os.getpid()
+        self._keeps_files = False
 
     @property
     def continued(self) -> list[str]:
@@ -207,15 +240,16 @@ class Run:
         nvme = paths_of(nvme_path)
         _check_places(folder, nvme)
         identifier = secrets.token_hex(8)
-        if folder is None:
-            remove_abandoned(nvme[0])
         path = pathlib.Path(
-            os.path.realpath(os.fspath(folder))
+            path_of(folder, "run")
             if folder is not None
             else os.path.join(nvme[0], f"penstock-{identifier}")
         )
-        _check_not_foreign(path)
         try:
+            if folder is None:
+                remove_abandoned(nvme[0])
+            _check_not_foreign(path)
+            _check_no_orphan(path, nvme)
             path.mkdir(parents=True, exist_ok=True)
             lock = _Lock(path)
         except OSError as error:
@@ -265,13 +299,27 @@ class Run:
         run._write()
         for folder in run.folders:
             os.makedirs(folder, exist_ok=True)
+            if folder != str(path):
+                write_atomically(pathlib.Path(folder) / OWNER, json.dumps({"run": str(path)}))
         return run
 
-    def note(self, uuid: str, paths: Iterable[str]) -> None:
-        """Notes a state that has a durable commit, and removes all files that it does not have."""
+    def have_watched(self, engine: Any) -> None:
+        """Has an engine's commits fail from now on when the run folder or run.json is gone."""
+        engine.watch(str(self.folder), ["run.json"])
+
+    def keep_files(self) -> None:
+        """Has closing leave all files: a commit was made that run.json cannot name any more."""
+        self._keeps_files = True
+
+    def note(self, uuid: str, paths: Iterable[str]) -> bool:
+        """Notes a state that has a durable commit, and removes all files that it does not have.
+
+        Returns:
+            Whether run.json was written.
+        """
         state = {"uuid": uuid, "paths": [os.path.realpath(path) for path in paths]}
         if self._said["state"] == state and self._said["folders"] == self.folders:
-            return
+            return False
         try:
             self._said["state"] = state
             self._write()
@@ -283,6 +331,7 @@ class Run:
                 self._write()
         except OSError as error:
             raise explained(error, f"run {self.folder} cannot be written") from None
+        return True
 
     def close(self) -> None:
         """Removes what no commit names, and lets the run go. Does nothing in a forked child."""
@@ -290,9 +339,10 @@ class Run:
             return
         lock, self._lock = self._lock, None
         try:
-            self._remove_unnamed()
-            if self._said["state"] is None:
-                self._remove_run()
+            if not self._keeps_files:
+                self._remove_unnamed()
+                if self._said["state"] is None:
+                    self._remove_run()
         except OSError as error:
             raise explained(error, f"run {self.folder} cannot be closed") from None
         finally:
@@ -340,7 +390,10 @@ class Run:
 
 
 def _remove_if_empty(folder: str) -> None:
+    """Removes a folder in which nothing is but, at most, the name of its run."""
     try:
+        if os.listdir(folder) == [OWNER]:
+            os.unlink(os.path.join(folder, OWNER))
         os.rmdir(folder)
     except OSError:
         pass  # not empty, or gone: whatever else is in it is not ours

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from penstock import _library
+from penstock._text_files import read_text
 from penstock.errors import CorruptionError, InvalidArgumentError, NotFoundError
 
 _SHARDS = "*_optim_states.pt"
@@ -40,12 +41,12 @@ def _folder_of(folder: pathlib.Path) -> pathlib.Path:
     """Returns the folder that has ``zero``: the one that was given, or that it names as latest."""
     latest = folder / _LATEST
     if not (folder / "zero").is_dir() and latest.is_file():
-        folder = folder / latest.read_text(encoding="utf-8").strip()
+        folder = folder / read_text(latest).strip()
     if (folder / "zero").is_dir():
         return folder
     tag = folder / "latest"
     if tag.is_file():
-        folder = folder / tag.read_text(encoding="utf-8").strip()
+        folder = folder / read_text(tag).strip()
     if glob.glob(os.path.join(glob.escape(str(folder)), _SHARDS)):
         raise InvalidArgumentError(
             f"penstock: {folder} has the shards of ZeRO ranks; convert it by DeepSpeed's own "

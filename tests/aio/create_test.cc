@@ -47,6 +47,8 @@ TEST(CreateEngine, OptionsOutOfRangeAreRefusedByName) {
     ExpectInvalid({.faults = FaultPlan{.delay_chance = chance}}, "delay_chance");
   }
   ExpectInvalid({.kind = EngineKind::kUring, .simulate = SimulatedDrive{}}, "simulated");
+  ExpectInvalid({.faults = FaultPlan{.crash_at_block = 1}}, "crash_at_block");
+  ExpectInvalid({.faults = FaultPlan{.crash_at_sync = 1}}, "crash_at_sync");
 }
 
 TEST(CreateEngine, TheEndsOfTheRangesAreAccepted) {

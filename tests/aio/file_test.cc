@@ -1,10 +1,14 @@
 // Opening files and reserving space, with the failures that environments have in store.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
 
 #include <cerrno>
+#include <cstring>
 #include <system_error>
 
 #include "tests/aio/support.h"
@@ -13,6 +17,8 @@ namespace penstock::aio {
 namespace {
 
 using testing::HasSubstr;
+
+int reservations = 0;  // calls of fallocate that reserve
 
 /// A file system of its own, mounted for a test; not to be had without privileges.
 class Mount {
@@ -127,6 +133,54 @@ TEST(File, AllocateReservesBlocksAndSetsTheSize) {
   EXPECT_EQ(*file.get().Size(), 1_MiB) << "a smaller reservation shrinks nothing";
 }
 
+TEST(File, AllocateAsksForNothingThatIsReservedAlready) {
+  ScratchFile file;
+  ASSERT_OK(file.get().Allocate(1_MiB));
+  reservations = 0;
+  ASSERT_OK(file.get().Allocate(1_MiB));
+  EXPECT_EQ(reservations, 0) << "of space that is there";
+  // Longer, by less than a MiB.
+  ASSERT_OK(file.get().Allocate(1_MiB + 64_KiB));
+  EXPECT_EQ(reservations, 1);
+  EXPECT_EQ(*file.get().Size(), 1_MiB + 64_KiB);
+  struct stat info {};
+  ASSERT_EQ(::stat(file.path().c_str(), &info), 0);
+  EXPECT_GE(info.st_blocks * 512, (1 << 20) + (64 << 10));
+}
+
+TEST(File, AllocateFillsTheHolesOfAFile) {
+  ScratchFile file;
+  ASSERT_OK(file.get().Allocate(1_MiB));
+  const int punched = ::fallocate(file.get().fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                                  256 << 10, 128 << 10);
+  if (punched != 0) GTEST_SKIP() << "no holes here: " << std::strerror(errno);
+  reservations = 0;
+  ASSERT_OK(file.get().Allocate(1_MiB));
+  EXPECT_EQ(reservations, 1);
+  struct stat info {};
+  ASSERT_EQ(::stat(file.path().c_str(), &info), 0);
+  EXPECT_GE(info.st_blocks * 512, 1 << 20);
+}
+
+// XFS would take up to 8 GiB for the time of a reservation of what is there.
+TEST(File, WhatIsReservedIsKeptOnAFullDrive) {
+  constexpr uint64_t kXfs = 0x58465342;
+  struct statfs where {};
+  ASSERT_EQ(::statfs(testing::TempDir().c_str(), &where), 0);
+  if (static_cast<uint64_t>(where.f_type) != kXfs) GTEST_SKIP() << "the temporary folder is no XFS";
+  const auto free = [&] {
+    ::statfs(testing::TempDir().c_str(), &where);
+    return Bytes{static_cast<uint64_t>(where.f_bavail) * static_cast<uint64_t>(where.f_bsize)};
+  };
+  if (free() > 4_GiB) GTEST_SKIP() << "the drive is too large to be filled: " << ToString(free());
+  ScratchFile state;
+  ASSERT_OK(state.get().Allocate(256_MiB));
+  ScratchFile rest;
+  ASSERT_OK(rest.get().Allocate(free() - 20_MiB));
+  ASSERT_LT(free(), 32_MiB);
+  EXPECT_OK(state.get().Allocate(256_MiB));
+}
+
 TEST(File, AllocatingMoreThanIsFreeNamesBothAndTakesNothing) {
   ScratchFile file;
   ExpectError(file.get().Allocate(Bytes{uint64_t{1} << 60}), ErrorCode::kOutOfSpace, file.path(),
@@ -237,3 +291,14 @@ TEST(LargeRequest, MayExceedTwoGiB) {
 
 }  // namespace
 }  // namespace penstock::aio
+
+// Counts the calls of everything that is linked into this program. libc's names.
+extern "C" {
+int fallocate(int fd, int mode, off_t offset, off_t size) {
+  penstock::aio::reservations += mode == 0 ? 1 : 0;
+  return static_cast<int>(::syscall(SYS_fallocate, fd, mode, offset, size));
+}
+int fallocate64(int fd, int mode, off64_t offset, off64_t size) {
+  return fallocate(fd, mode, offset, size);
+}
+}

@@ -63,6 +63,19 @@ TEST(StandardNormal, DependsOnKeyStreamAndIndexAlone) {
   EXPECT_NE(StandardNormal(1, 2, 3), StandardNormal(1, 2, 2));
 }
 
+TEST(StandardNormal, OfARangeIsThatOfEachOfItsElements) {
+  for (const uint64_t begin :
+       {uint64_t{0}, uint64_t{1}, uint64_t{6}, uint64_t{7}, ~uint64_t{0} - 999}) {
+    for (const size_t size : {0, 1, 2, 3, 998}) {
+      std::vector<float> values(size);
+      FillStandardNormal(9, 4, begin, values);
+      for (size_t i = 0; i < size; ++i) {
+        ASSERT_EQ(values[i], StandardNormal(9, 4, begin + i)) << begin << " + " << i;
+      }
+    }
+  }
+}
+
 TEST(Permutation, IsABijectionForEverySize) {
   std::vector<uint64_t> sizes = {255, 256, 257, 1000, 1023, 1024, 1025, 4097, 10'007};
   for (uint64_t n = 1; n <= 70; ++n) sizes.push_back(n);

@@ -57,6 +57,26 @@ TEST(EnvironmentTest, AWorldOfOneNeedsNothingElse) {
   EXPECT_EQ(Read({{"WORLD_SIZE", "1"}, {"RANK", "0"}}).size, 1U);
 }
 
+TEST(EnvironmentTest, ATokenIsTakenUnderEveryLauncherAndNotBySingleRanks) {
+  const Variables given = {{"PENSTOCK_JOB_TOKEN", "0123456789abcdef"}};
+  EXPECT_EQ(Read(Plain("1", "4")).token, "");
+  EXPECT_EQ(Read(With(Plain("1", "4"), {{"PENSTOCK_JOB_TOKEN", ""}})).token, "");
+  EXPECT_EQ(Read(With(Plain("1", "4"), given)).token, "0123456789abcdef");
+  EXPECT_EQ(Read(With(Slurm("1", "4"), given)).token, "0123456789abcdef");
+  EXPECT_EQ(Read(With(given, {{"PENSTOCK_JOB_TOKEN", "short"}})).token, "") << "one rank alone";
+}
+
+TEST(EnvironmentTest, ATokenThatIsShortLongOrNoTextIsRefusedAndNotShown) {
+  for (const std::string& token : {std::string("open sesame"), std::string(300, 'a'),
+                                   std::string("with a space and more"), std::string(20, '\x1b')}) {
+    const Result<Launch> launch =
+        ReadLaunch(EnvironmentOf(With(Plain("1", "4"), {{"PENSTOCK_JOB_TOKEN", token}})));
+    EXPECT_TRUE(FailsWith(launch, ErrorCode::kInvalidArgument,
+                          {"PENSTOCK_JOB_TOKEN has", std::to_string(token.size()), "16 to 256"}));
+    EXPECT_EQ(launch.error().message.find(token), std::string::npos);
+  }
+}
+
 TEST(EnvironmentTest, BehindTorchrunsAgentSixteenPortsAreTried) {
   const Launch launch = Read(With(Plain("1", "2"), {{"TORCHELASTIC_USE_AGENT_STORE", "True"},
                                                     {"TORCHELASTIC_RUN_ID", "none"},

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ WITHIN_S = 5
 TIMEOUT_S = 60
 HOST = socket.gethostname()
 LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC_", "PMI", "OMPI_", "SLURM_",
-             "MV2_", "FLUX_")
+             "MV2_", "FLUX_", "PENSTOCK_JOB_TOKEN")
 ENVIRONMENT = {name: value for name, value in os.environ.items()
                if not name.startswith(LAUNCHERS)}
 
@@ -114,6 +115,81 @@ class RanksTest(unittest.TestCase):
     def finish(self, processes):
         processes[0].stdin.close()
         self.assert_all_end(processes, "^$", code=0)
+
+
+def hello(rank, size, token=""):
+    """What a rank greets rank 0 with (comm/wire.h), but for the name of its run, which is empty."""
+    def text(value):
+        return struct.pack("<Q", len(value)) + value.encode()
+    greeting = text("a-stranger") + text(token)
+    payload = struct.pack("<QQQI", rank, size, 4711, 0) + greeting
+    return struct.pack("<III", 0x32624A70, 1, len(payload)) + payload
+
+
+class StrangerTest(RanksTest):
+    TOKEN = "the-token-of-this-test"
+
+    def connected(self, port):
+        """A connection to rank 0 once it listens."""
+        end = time.monotonic() + TIMEOUT_S
+        while True:
+            stranger = socket.socket()
+            self.addCleanup(stranger.close)
+            stranger.settimeout(TIMEOUT_S)
+            if stranger.connect_ex(("127.0.0.1", port)) == 0:
+                return stranger
+            self.assertLess(time.monotonic(), end, "rank 0 does not listen")
+
+    @staticmethod
+    def rest_of(stranger):
+        heard = b""
+        while more := stranger.recv(4096):
+            heard += more
+        return heard
+
+    def test_a_stranger_gets_no_rank_s_place(self):
+        port = next(PORTS)
+        zero = self.rank(0, 2, port, "talk", PENSTOCK_JOB_TOKEN=self.TOKEN)
+        for token in ("", "x" * len(self.TOKEN)):
+            stranger = self.connected(port)
+            stranger.sendall(hello(1, 2, token))
+            self.assertRegex(self.rest_of(stranger), b"rank 1 .host a-stranger, pid 4711. has "
+                                                     b"(no|another) token.* rank 0.*; .*"
+                                                     b"PENSTOCK_JOB_TOKEN")
+        one = self.rank(1, 2, port, "talk", PENSTOCK_JOB_TOKEN=self.TOKEN)
+        self.assert_all_end([zero, one], "^$", code=0)
+
+    def test_a_rank_with_another_token_says_so_and_the_place_stays_free(self):
+        port = next(PORTS)
+        zero = self.rank(0, 2, port, "talk", PENSTOCK_JOB_TOKEN=self.TOKEN)
+        for environment in ({}, {"PENSTOCK_JOB_TOKEN": "of-another-run-of-mine"}):
+            wrong = self.rank(1, 2, port, "talk", **environment)
+            self.assert_all_end([wrong], "(no|another) token.* rank 0.*; all ranks of a run have the same "
+                                         "PENSTOCK_JOB_TOKEN, or none")
+        one = self.rank(1, 2, port, "talk", PENSTOCK_JOB_TOKEN=self.TOKEN)
+        self.assert_all_end([zero, one], "^$", code=0)
+
+    def test_silent_strangers_keep_no_rank_waiting(self):
+        port = next(PORTS)
+        zero = self.rank(0, 3, port, "talk")
+        strangers = [self.connected(port) for _ in range(200)]
+        strangers[0].sendall(hello(1, 3)[:20])
+        others = [self.rank(rank, 3, port, "talk") for rank in (1, 2)]
+        self.assert_all_end([zero, *others], "^$", code=0)
+
+    def test_rank_zero_listens_on_the_address_that_is_given_alone(self):
+        port = next(PORTS)
+        zero = self.rank(0, 2, port, "talk", MASTER_ADDR="127.0.0.3")
+        end = time.monotonic() + TIMEOUT_S
+        while True:
+            with socket.socket() as one:
+                if one.connect_ex(("127.0.0.3", port)) == 0:
+                    break
+            self.assertLess(time.monotonic(), end, "rank 0 does not listen at its address")
+        with socket.socket() as other:
+            self.assertNotEqual(other.connect_ex(("127.0.0.1", port)), 0)
+        one = self.rank(1, 2, port, "talk", MASTER_ADDR="127.0.0.3")
+        self.assert_all_end([zero, one], "^$", code=0)
 
 
 class StartTest(RanksTest):

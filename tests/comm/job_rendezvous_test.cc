@@ -34,7 +34,7 @@ Launch At(const Listener& listener, uint32_t rank, uint32_t size) {
 /// One rank's outcome; rank 0 is the listener's.
 Result<MeetingPoint> Come(const Listener& listener, const Launch& launch,
                           seconds timeout = kEnough) {
-  if (launch.rank == 0) return HostMeeting(launch, listener, timeout);
+  if (launch.rank == 0) return HostMeeting(launch, {&listener, 1}, timeout);
   return VisitMeeting(launch, timeout);
 }
 
@@ -77,13 +77,25 @@ class Stranger {
   UniqueFd socket_;
 };
 
-Message Hello(uint64_t rank, uint64_t size, const std::string& run = "a run") {
+Message Hello(uint64_t rank, uint64_t size, const std::string& run = "a run",
+              const std::string& token = "") {
   return {.type = MessageType::kHello,
           .number = rank,
           .a = size,
           .b = 4711,
           .key = run,
-          .text = "elsewhere"};
+          .text = EncodeGreeting({"elsewhere", token})};
+}
+
+constexpr const char* kToken = "0123456789abcdef";
+
+/// A launch of ranks that know a secret.
+Launch WithToken(const Listener& listener, uint32_t rank, uint32_t size,
+                 const std::string& token = kToken) {
+  Launch launch = At(listener, rank, size);
+  launch.run = "name of the run";
+  launch.token = token;
+  return launch;
 }
 
 TEST(RendezvousTest, AllRanksLearnWhoAllAre) {
@@ -186,6 +198,87 @@ TEST(RendezvousTest, StrangersDoNotDisturbTheMeeting) {
     EXPECT_TRUE(meeting.ok()) << meeting.error().message;
   }
   for (Stranger& stranger : strangers) EXPECT_TRUE(stranger.IsClosed());
+}
+
+TEST(RendezvousTest, WhoDoesNotKnowTheTokenGetsNoPlaceAndLearnsNothingOfTheRun) {
+  const Listener listener = Listen(0, true).value();
+  const std::string wrong(16, 'x');
+  const std::vector<Result<MeetingPoint>> meetings = ForEachRank(2, [&](uint32_t rank) {
+    if (rank == 0) return Come(listener, WithToken(listener, 0, 2));
+    for (const std::string& token : {std::string(), wrong, kToken + std::string("0")}) {
+      Stranger stranger(listener);
+      stranger.Say(Hello(1, 2, "a guessed run", token));
+      const std::optional<Message> answer = stranger.Hear();
+      EXPECT_TRUE(answer.has_value() && answer->type == MessageType::kEnd);
+      const std::string line = StatusOf(*answer).error().message;
+      EXPECT_THAT(line, testing::HasSubstr("PENSTOCK_JOB_TOKEN"));
+      for (const char* secret : {"name of the run", kToken, wrong.c_str(), "rank 0 (host"}) {
+        EXPECT_THAT(line, testing::Not(testing::HasSubstr(secret)));
+      }
+      EXPECT_TRUE(stranger.IsClosed());
+    }
+    return Come(listener, WithToken(listener, 1, 2));
+  });
+  EXPECT_TRUE(meetings[0].ok()) << meetings[0].error().message;
+  EXPECT_TRUE(meetings[1].ok()) << meetings[1].error().message;
+}
+
+TEST(RendezvousTest, ATokenThatOnlyOneSideHasIsNamedByBoth) {
+  for (const auto& [zero, one] : {std::pair(kToken, ""), std::pair("", kToken)}) {
+    const Listener listener = Listen(0, true).value();
+    const std::vector<Result<MeetingPoint>> meetings = ForEachRank(2, [&](uint32_t rank) {
+      return Come(listener, WithToken(listener, rank, 2, rank == 0 ? zero : one), seconds(2));
+    });
+    EXPECT_TRUE(FailsWith(meetings[1], ErrorCode::kInvalidArgument,
+                          {"rank 1 (host", "token", "PENSTOCK_JOB_TOKEN"}));
+    EXPECT_TRUE(FailsWith(meetings[0], ErrorCode::kUnavailable,
+                          {"rank 1 of 2 did not join", "refused: rank 1 (host", "token"}));
+  }
+}
+
+TEST(RendezvousTest, AGreetingOfAnotherVersionIsRefusedWithALine) {
+  const Listener listener = Listen(0, true).value();
+  const std::vector<Result<MeetingPoint>> meetings = ForEachRank(2, [&](uint32_t rank) {
+    if (rank == 0) return Come(listener, At(listener, 0, 2));
+    Stranger stranger(listener);
+    Message hello = Hello(1, 2);
+    hello.text = "elsewhere";
+    stranger.Say(hello);
+    EXPECT_TRUE(FailsWith(StatusOf(*stranger.Hear()), ErrorCode::kInvalidArgument,
+                          {"another version of penstock"}));
+    return Come(listener, At(listener, 1, 2));
+  });
+  EXPECT_TRUE(meetings[0].ok() && meetings[1].ok());
+}
+
+TEST(RendezvousTest, WhoDoesNotGreetInTimeIsDroppedAndTheMeetingGoesOn) {
+  const Listener listener = Listen(0, true).value();
+  const std::vector<Result<MeetingPoint>> meetings = ForEachRank(2, [&](uint32_t rank) {
+    if (rank == 0) {
+      return HostMeeting(At(listener, 0, 2), {&listener, 1}, kEnough, std::chrono::milliseconds(1));
+    }
+    // Rank 0 waits for nobody else: only its own clock can have closed these.
+    Stranger silent(listener);
+    Stranger slow(listener);
+    slow.Send(EncodeMessage(Hello(1, 2))->substr(0, 20));
+    EXPECT_TRUE(silent.IsClosed());
+    EXPECT_TRUE(slow.IsClosed());
+    return Come(listener, At(listener, 1, 2));
+  });
+  EXPECT_TRUE(meetings[0].ok()) << meetings[0].error().message;
+  EXPECT_TRUE(meetings[1].ok()) << meetings[1].error().message;
+}
+
+TEST(RendezvousTest, RanksAreHeardAtEveryListener) {
+  std::vector<Listener> listeners;
+  for (int i = 0; i < 2; ++i) listeners.push_back(Listen(0, true).value());
+  const std::vector<Result<MeetingPoint>> meetings = ForEachRank(3, [&](uint32_t rank) {
+    if (rank == 0) return HostMeeting(At(listeners[0], 0, 3), listeners, kEnough);
+    return VisitMeeting(At(listeners[rank - 1], rank, 3), kEnough);
+  });
+  for (const Result<MeetingPoint>& meeting : meetings) {
+    EXPECT_TRUE(meeting.ok()) << meeting.error().message;
+  }
 }
 
 TEST(RendezvousTest, MoreStrangersThanAreHeardDoNotDisturbTheMeeting) {
@@ -291,6 +384,43 @@ TEST(SocketsTest, AListenerForAllInterfacesIsReachedThroughEach) {
     const Result<UniqueFd> socket =
         Connect({host, listener.port}, steady_clock::now() + seconds(5));
     EXPECT_TRUE(socket.ok()) << host << ": " << socket.error().message;
+  }
+}
+
+/// Whether something listens there.
+bool Answers(const std::string& host, uint16_t port) {
+  return Connect({host, port}, steady_clock::now() + seconds(5)).ok();
+}
+
+TEST(SocketsTest, AnAddressThatIsGivenIsTheOnlyOneThatIsListenedOn) {
+  const std::vector<Listener> one = ListenAt({"127.0.0.2", 0}).value();
+  ASSERT_EQ(one.size(), 1U);
+  EXPECT_TRUE(Answers("127.0.0.2", one[0].port));
+  EXPECT_FALSE(Answers("127.0.0.1", one[0].port));
+  for (const std::string& own : InterfaceAddresses()) {
+    EXPECT_FALSE(Answers(own, one[0].port)) << own;
+    const std::vector<Listener> there = ListenAt({own, 0}).value();
+    ASSERT_EQ(there.size(), 1U) << own;
+    EXPECT_TRUE(Answers(own, there[0].port)) << own;
+    EXPECT_FALSE(Answers("127.0.0.1", there[0].port)) << own;
+  }
+}
+
+TEST(SocketsTest, LocalhostIsListenedOnByLoopbackAlone) {
+  const std::vector<Listener> listeners = ListenAt({"localhost", 0}).value();
+  for (const Listener& listener : listeners) {
+    for (const std::string& own : InterfaceAddresses()) EXPECT_FALSE(Answers(own, listener.port));
+  }
+  EXPECT_TRUE(Answers("localhost", listeners[0].port));
+}
+
+TEST(SocketsTest, AnAddressOfAnotherHostIsListenedForOnAllInterfaces) {
+  for (const char* elsewhere : {"192.0.2.1", "no-such-host.invalid"}) {
+    const std::vector<Listener> all = ListenAt({elsewhere, 0}).value();
+    ASSERT_EQ(all.size(), 1U);
+    std::vector<std::string> hosts = InterfaceAddresses();
+    hosts.push_back("127.0.0.1");
+    for (const std::string& host : hosts) EXPECT_TRUE(Answers(host, all[0].port)) << host;
   }
 }
 

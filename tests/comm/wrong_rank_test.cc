@@ -105,7 +105,7 @@ Status BesideAWrongRankZero(const Message& message) {
   const std::vector<Status> outcomes = ForEachRank(2, [&](uint32_t rank) {
     if (rank == 1) return Job::Join(EnvironmentOf(variables)).value()->Agree({});
     const Launch launch = {.size = 2, .rank = 0};
-    MeetingPoint meeting = HostMeeting(launch, listener, seconds(60)).value();
+    MeetingPoint meeting = HostMeeting(launch, {&listener, 1}, seconds(60)).value();
     Connection& connection = meeting.connections.front();
     connection.Send(EncodeMessage(message));
     while (WaitFor(connection.descriptor(), POLLIN, steady_clock::now() + seconds(60)) &&

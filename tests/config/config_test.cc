@@ -49,6 +49,7 @@ TEST(ConfigTest, DefaultsAreDeepSpeeds) {
   EXPECT_EQ(config.gradient_order, GradientOrder::kGlobal);
   EXPECT_EQ(config.attention, AttentionChoice::kAuto);
   EXPECT_TRUE(config.tier_split && config.overlap && config.durable && config.verify_checksums);
+  EXPECT_EQ(config.verify_commits, VerifyCommits::kAuto);
   EXPECT_THAT(config.superseded, IsEmpty());
   EXPECT_THAT(PathsOf(config.automatic), ElementsAre("optimizer"));
 }
@@ -187,7 +188,8 @@ TEST(ConfigTest, ReadsPenstockAndAio) {
                       "tier_split": false,
                       "schedule": "vertical", "activation_home": "device", "optimizer_threads": 3,
                       "compute_threads": 2, "commit_every_steps": 5, "commit_every_seconds": 1.5,
-                      "durable": false, "verify_checksums": false, "heartbeat_seconds": 2,
+                      "durable": false, "verify_checksums": false, "verify_commits": true,
+                      "heartbeat_seconds": 2,
                       "comm_timeout_seconds": 1e6, "gradient_order": "rank", "attention": "own",
                       "aio": {"engine": "io_uring", "sqpoll": true, "iopoll": true,
                               "registered_buffers": "auto",
@@ -201,6 +203,7 @@ TEST(ConfigTest, ReadsPenstockAndAio) {
   EXPECT_EQ(config.device_memory, 64_MiB);
   EXPECT_EQ(config.host_memory, Bytes{1000000000});
   EXPECT_FALSE(config.tier_split || config.overlap || config.durable || config.verify_checksums);
+  EXPECT_EQ(config.verify_commits, VerifyCommits::kOn);
   EXPECT_EQ(config.optimizer_threads, 3);
   EXPECT_EQ(config.compute_threads, 2);
   EXPECT_EQ(config.commit_every_steps, 5);
@@ -282,7 +285,8 @@ TEST(ConfigTest, JsonOfAConfigGivesTheSameConfig) {
              "tier_split": false, "overlap": false, "activation_home": "host",
              "optimizer_threads": 3, "compute_threads": 4,
              "commit_every_steps": 8, "commit_every_seconds": 0.25, "durable": false,
-             "verify_checksums": false, "heartbeat_seconds": 7, "comm_timeout_seconds": 77,
+             "verify_checksums": false, "verify_commits": false, "heartbeat_seconds": 7,
+             "comm_timeout_seconds": 77,
              "gradient_order": "rank", "attention": "cudnn", "rampup_batch_size": [2, 4, 1000000000000],
              "aio": {"engine": "threads", "registered_buffers": false,
              "simulate": {"read_gbps": 1.1, "write_gbps": 2.2, "shared": true, "latency_us": 3}}})",

@@ -127,6 +127,39 @@ class CleanTest(harness.PenstockTest):
         self.clean("--yes")
         self.assertFalse(os.path.exists(self.run_folder))
 
+    def test_what_a_run_leaves_that_ended_before_it_had_a_run_json_stands_in_no_way(self):
+        before = os.listdir(self.folder)
+        for number, left in enumerate(([], ["run.json.tmp-4711"], ["run.json.tmp-1", "run.json.tmp-2"])):
+            run = self.make_folder(f"left{number}")
+            for name in left:
+                self.write(f"left{number}/{name}", '{"version": 1')
+            resumed, _ = self.train(make_config(), "--resume", steps=2, out=run)
+            self.assert_fails(resumed, 2, f"there is no commit in {run}", "penstock clean")
+            cleaned = harness.penstock("clean", run)
+            self.assertEqual(cleaned.code, 0, str(cleaned))
+            for name in left:
+                self.assertIn(os.path.join(run, name), cleaned.stdout)
+            self.assertEqual(sorted(os.listdir(run)), left)
+            self.trained(make_config(), steps=2, out=run)
+            self.assertEqual([name for name in os.listdir(run) if ".tmp-" in name], [])
+            self.assertEqual(harness.penstock("clean", run, "--yes").code, 0)
+            for name in left:
+                self.write(f"left{number}/{name}", "")
+            if left:
+                self.assert_fails(harness.penstock("inspect", run), 3, "ended before it had begun")
+                self.assertEqual(harness.penstock("clean", run, "--yes").code, 0)
+            self.assertFalse(os.path.exists(run))
+        self.assertLessEqual(set(before), set(os.listdir(self.folder)))
+
+    def test_what_somebody_else_has_beside_it_stays(self):
+        run = self.make_folder("left")
+        self.write("left/run.json.tmp-4711", "")
+        self.write("left/mine", "x")
+        outcome, _ = self.train(make_config(), steps=2, out=run)
+        self.assert_fails(outcome, 2, "it exists already")
+        self.assert_fails(harness.penstock("clean", run, "--yes"), 3, "not the folder of a run")
+        self.assertEqual(sorted(os.listdir(run)), ["mine", "run.json.tmp-4711"])
+
     def test_a_folder_that_is_no_run_is_refused(self):
         folder = self.make_folder("folder")
         self.write("folder/metrics.jsonl", "mine")

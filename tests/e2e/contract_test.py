@@ -12,7 +12,8 @@ ROW = ["step", "loss", "grad_norm", "lr", "loss_scale", "skipped", "tokens", "st
 SUMMARY = ["parameters", "model_state_bytes", "device_memory_bytes", "host_memory_bytes",
            "device_peak_bytes", "host_peak_bytes", "tokens", "step_s", "compute_s", "io_wait_s",
            "optimizer_s", "nvme_read_bytes", "nvme_write_bytes", "nvme_init_bytes",
-           "nvme_commit_bytes", "evictions", "update_overlap_s", "aio_engine", "device", "seed",
+           "nvme_commit_bytes", "nvme_verify_bytes", "evictions", "update_overlap_s", "aio_engine",
+           "device", "seed",
            "parameter_groups", "config"]
 
 

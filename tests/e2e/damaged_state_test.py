@@ -77,9 +77,15 @@ class StateFileTest(harness.PenstockTest):
         self.flip(*(offset + 60 for offset in self.header(120, 2)))
         self.assert_unreadable(self.state)
 
-    def test_a_flipped_bit_in_the_header(self):
-        self.flip(65)
-        self.assert_unreadable(self.state)
+    def test_a_flipped_bit_in_both_headers(self):
+        self.flip(65, os.path.getsize(self.state) - 4096 + 65)
+        if self.DRIVES == 1:
+            self.assert_unreadable(self.state)
+            return
+        outcome = harness.penstock("inspect", self.run_folder)  # the other drive has the head, too
+        self.assertEqual(outcome.code, 3, str(outcome))
+        self.assertRegex(outcome.stdout, rf"damaged +the first head, {re.escape(self.state)} at")
+        self.export(self.run_folder)
 
     def test_a_missing_file(self):
         os.unlink(self.state)

@@ -1,6 +1,7 @@
 """Twenty errors that people who offload meet, in the order of a guide for DeepSpeed: each, provoked,
 gives one line that says what is wrong and what to do, and nothing is said twice. Other tests look
 closer at them."""
+import json
 import os
 import re
 
@@ -114,6 +115,55 @@ class ErrorsTest(harness.PenstockTest):
         fp16 = {"initial_scale_power": 42, "min_loss_scale": 2.0**41, "hysteresis": 1}
         outcome, _ = self.train(make_config(dtype="fp16", fp16=fp16), steps=50)
         self.assert_said_once(outcome, NUMBERS, "the gradient overflows fp16", "fp16.min_loss_scale")
+
+
+class MessagesTest(harness.PenstockTest):
+    """What others wrote stands in a message so that it neither steers a terminal nor buries the rest."""
+
+    def errors_of(self, *arguments, code=2):
+        outcome = penstock(*arguments)
+        self.assertEqual(outcome.code, code, str(outcome)[:2000])
+        self.assertEqual(len(outcome.errors), 1, str(outcome)[:2000])
+        self.assertLess(len(outcome.stderr.encode()), 9000)
+        for control in (chr(27), chr(7), chr(0x9b), chr(127)):
+            self.assertNotIn(control, outcome.stdout + outcome.stderr)
+        return outcome.errors[0]
+
+    def test_arguments_are_echoed_as_text_of_bounded_length(self):
+        for odd in (chr(27) + "[2J" + chr(7), chr(0x9b) + "2J", chr(127)):
+            self.assertIn("\\u00", self.errors_of(odd))
+            self.assertIn("\\u00", self.errors_of("train", "--" + odd))
+            self.assertIn("\\u00", self.errors_of("inspect", self.path("no" + odd), code=3))
+        long = "y" * 100_000
+        for arguments in ([long], ["train", "--" + long], ["tune", "--nvme-path", ".", "--size", long],
+                          ["plan", "--model", "m", "--drive", long]):
+            self.assertIn("(100", self.errors_of(*arguments))
+        self.assertIn("help lists what there is", self.errors_of("train", "--" + long))
+
+    def test_a_number_of_5_kb_and_the_json_library_do_not_speak(self):
+        digits = "9" * 5000
+        config = self.write("config.json", '{"train_batch_size": ' + digits + "}")
+        huge = self.write("huge.json", '{"train_batch_size": 1e' + digits + "}")
+        for path in (config, huge):
+            line = self.errors_of("plan", "--model", self.make_model(), "--config", path)
+            self.assertNotIn("json.exception", line)
+            self.assertLess(len(line), 1000)
+        run = self.trained(make_config(), steps=1)
+        info = json.loads(self.read(run, "run.json"))
+        for wrong, said in ((dict(info, seed=[]), "seed"), (dict(info, device=7), "another type"),
+                            ({k: v for k, v in info.items() if k != "model"}, "lacks model"),
+                            (None, "beyond all bounds")):
+            text = '{"version": 1e' + digits + "}" if wrong is None else json.dumps(wrong)
+            with open(os.path.join(run, "run.json"), "w", encoding="utf-8") as file:
+                file.write(text)
+            line = self.errors_of("inspect", run, code=3)
+            self.assertIn(said, line)
+            self.assertNotIn("json.exception", line)
+            self.assertNotIn("99999999", line)
+
+    def read(self, run, name):
+        with open(os.path.join(run, name), encoding="utf-8") as file:
+            return file.read()
 
 
 if __name__ == "__main__":

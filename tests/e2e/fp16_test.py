@@ -141,6 +141,21 @@ class Fp16Test(harness.PenstockTest):
             size = os.path.getsize(harness.state_path(run))
             self.assertLess(abs(size - held * parameters), 0.02 * held * parameters)
 
+    def test_gradients_that_all_underflow_end_the_run_with_what_to_raise(self):
+        outcome, run = self.train(fp16_config(fp16={"loss_scale": 1e-9}), steps=30)
+        self.assert_fails(outcome, TO_THE_END, "step 10: the whole gradient of 10 steps in a row is zero",
+                          "raise fp16.loss_scale")
+        self.assertNotIn("learning rate", outcome.errors[0])
+        self.assertEqual(len(read_rows(run)), 10)
+
+    def test_a_scale_that_is_too_large_is_what_is_named_and_no_learning_rate(self):
+        for fp16, key in (({"loss_scale": 2.0**40}, "fp16.loss_scale 1099511627776 is too large"),
+                          ({"initial_scale_power": 42, "min_loss_scale": 2.0**40, "hysteresis": 1},
+                           "fp16.min_loss_scale 1099511627776 is too large")):
+            outcome, _ = self.train(fp16_config(fp16=fp16), steps=50)
+            self.assert_fails(outcome, TO_THE_END, key)
+            self.assertNotIn("lower learning rate", outcome.errors[0])
+
     def test_export_and_inspect_know_a_run_in_fp16(self):
         run = self.trained(fp16_config(), steps=5)
         exact, _ = self.export(run)

@@ -5,9 +5,11 @@ What needs other programs as ranks is tested in tests/train/launch.
 """
 import fcntl
 import os
+import pathlib
 import pty
 import signal
 import socket
+import struct
 import subprocess
 import termios
 import threading
@@ -229,6 +231,51 @@ class LaunchTest(harness.PenstockTest):
                     program.communicate()
                     wait_until_gone(ranks)
                     self.check_committed()
+
+    def test_a_stranger_does_not_take_the_place_of_a_rank_that_is_late(self):
+        options, environment = self.stand_in_for_ssh()
+        port = int(options[-1])
+        # The ranks of the other host come when the test says so.
+        with open(self.path("bin/ssh"), "r+", encoding="utf-8") as ssh:
+            wait = f"until [ -e {self.path('go')} ]; do sleep 0.01; done\n"
+            script = ssh.read().replace("exec", wait + "exec")
+            ssh.seek(0)
+            ssh.write(script)
+        program = self.running("launch", "--ranks", "3", *options, *self.words(), env=environment,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        address = socket.gethostbyname(socket.gethostname())
+        for rank in (1, 2, 0, 3):
+            with self.connected(address, port) as stranger:
+                text = struct.pack("<Q", 1) + b"x" + struct.pack("<Q", 0)
+                payload = struct.pack("<QQQI", rank, 3, 4711, 0) + text
+                stranger.sendall(struct.pack("<III", 0x32624A70, 1, len(payload)) + payload)
+                heard = b""
+                while more := stranger.recv(4096):
+                    heard += more
+                self.assertIn(b"has no token, and rank 0 has one", heard)
+        self.write("go", "")
+        self.wait_for_line("step 2/", program)
+        tokens = {variable for pid in children_of(program.pid)
+                  for variable in pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                  if variable.startswith(b"PENSTOCK_JOB_TOKEN=")}
+        self.assertEqual(len(tokens), 1, tokens)
+        secret = tokens.pop().partition(b"=")[2]
+        for line in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                self.assertNotIn(secret, line.read_bytes())
+            except OSError:  # it has ended
+                pass
+        program.send_signal(signal.SIGINT)
+        self.finish_interrupted(program)
+
+    def connected(self, address, port):
+        """A connection to rank 0 once it listens."""
+        end = time.monotonic() + harness.TIMEOUT_S
+        while True:
+            try:
+                return socket.create_connection((address, port), timeout=harness.TIMEOUT_S)
+            except ConnectionRefusedError:
+                self.assertLess(time.monotonic(), end, "rank 0 does not listen")
 
     def seen_on(self, main, program):
         """What a program that must succeed writes to a terminal."""

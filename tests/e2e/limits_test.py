@@ -177,5 +177,80 @@ class ClosedDescriptorsTest(CommandsTest):
                 os.unlink(trace)
 
 
+class GiantLineTest(harness.PenstockTest):
+    """A file of a run that is one line of 8 GiB, most of them in no block of the drive."""
+    SIZE = 8 << 30
+    LIMITS = [(resource.RLIMIT_AS, 2 << 30, 2 << 30)]
+
+    def setUp(self):
+        super().setUp()
+        self.drive = self.make_folder("nvme")
+        config = make_config(dtype="bf16", param="nvme", optimizer="nvme", nvme_path=self.drive,
+                             csv_monitor={"enabled": True, "output_path": self.path("curves"),
+                                          "job_name": "job"})
+        self.model, self.data = self.make_model(), self.make_data()
+        self.run_folder = self.trained(config, steps=4, model=self.model, data=self.data)
+        self.config = self.path("config1.json")
+
+    def giant(self, name, keep=0):
+        """Makes all behind the first `keep` lines of a file one line of SIZE bytes."""
+        path = name if os.path.isabs(name) else os.path.join(self.run_folder, name)
+        with open(path, "rb") as file:
+            kept = b"".join(file.readline() for _ in range(keep))
+        with open(path, "wb") as file:
+            file.write(kept)
+            file.truncate(self.SIZE)
+        return path
+
+    def resume(self):
+        return limited("train", "--resume", "--model", self.model, "--config", self.config, "--data",
+                       self.data, "--out", self.run_folder, "--steps", "6", "--device",
+                       harness.DEVICE, "--device-memory", str(64 * MIB), "--host-memory",
+                       str(64 * MIB), limits=self.LIMITS)
+
+    def test_a_giant_line_of_the_rows_is_refused_with_its_place(self):
+        path = self.giant("metrics.jsonl", keep=2)
+        outcome = limited("numerics", self.run_folder, limits=self.LIMITS)
+        self.assert_fails(outcome, 3, f"{path}, line 3 (from byte ", "longer than 1048576 bytes",
+                          f"the file has {self.SIZE} bytes")
+        outcome = self.resume()
+        self.assert_fails(outcome, 3, f"{path}, line 3 (from byte ", "longer than 1048576 bytes")
+        self.assertEqual(os.path.getsize(path), self.SIZE, "the file is left as it is")
+        outcome = limited("doctor", self.run_folder, limits=self.LIMITS)
+        self.assertIn(f"{path}, line 3", outcome.stdout + outcome.stderr, str(outcome))
+
+    def test_a_report_of_a_problem_has_the_end_of_a_giant_file(self):
+        with open(os.path.join(self.run_folder, "numerics.jsonl"), "wb") as file:
+            file.truncate(self.SIZE)
+            file.seek(0, os.SEEK_END)
+            file.write(b"\nthe last line\n")
+        outcome = limited("doctor", self.run_folder, "--bug-report", self.path("report"),
+                          limits=self.LIMITS)
+        with open(self.path("report"), "rb") as file:
+            report = file.read(1 << 20)
+        self.assertIn(b"the last line\n", report, str(outcome))
+        self.assertLess(len(report), 1 << 20)
+
+    def test_a_giant_line_behind_the_commit_is_cut_off(self):
+        self.giant("metrics.jsonl", keep=4)
+        self.giant(self.path("curves/job/Train_Samples_train_loss.csv"), keep=5)
+        self.assertEqual(self.resume().code, 0)
+        self.assertEqual([row["step"] for row in harness.read_rows(self.run_folder)], [1, 2, 3, 4, 5, 6])
+
+    def test_a_giant_line_of_a_curve_is_refused(self):
+        path = self.giant(self.path("curves/job/Train_Samples_train_loss.csv"), keep=2)
+        self.assert_fails(self.resume(), 3, f"{path}, line 3: it is not what csv_monitor writes")
+
+    def test_other_giant_files_of_a_run_are_refused(self):
+        for name in ("numerics.jsonl", "run.json"):
+            with self.subTest(name):
+                with open(os.path.join(self.run_folder, name), "ab"):
+                    pass
+                path = self.giant(name)
+                outcome = limited("numerics", self.run_folder, limits=self.LIMITS)
+                self.assertNotEqual(outcome.code, 0)
+                self.assertIn(f"{path} has more than the 67108864 bytes it may have", outcome.stderr)
+
+
 if __name__ == "__main__":
     harness.main()

@@ -122,6 +122,24 @@ class PlanCommandTest(PlanTest):
         self.assertEqual(plan["parameters"], 405853388800)
         self.assertFalse(plan["fits"])
         self.assertIn("drive", [shortage["tier"] for shortage in plan["shortages"]])
+        self.assertGreater(plan["step_s"], 0, "times are told whatever is short")
+        self.assertGreater(plan["tokens_per_s"], 0)
+
+    def test_a_drive_that_is_not_here_is_planned_for(self):
+        arguments = ["--model", self.make_model(), "--config", self.nvme_config(), "--device", "cpu",
+                     "--device-memory", "64MiB", "--host-memory", "64MiB", "--drive", "7,5",
+                     "--device-tflops", "1", "--json"]
+        needed = json.loads(self.plan(*arguments).stdout)["nvme_file_bytes"]
+        for ranks in (1, 2):
+            for capacity, fits in ((needed, True), (needed // 2, False)):
+                plan = json.loads(self.plan(*arguments, "--ranks", str(ranks), "--drive-capacity",
+                                            str(capacity)).stdout)
+                of_rank = plan["nvme_file_bytes"]
+                self.assertEqual(plan["fits"], of_rank * ranks <= capacity)
+                limits = [s["limit_bytes"] for s in plan["shortages"] if s["tier"] == "drive"]
+                self.assertEqual(limits, [] if plan["fits"] else [capacity // ranks])
+                if ranks == 1:
+                    self.assertEqual(plan["fits"], fits)
 
     def test_what_does_not_fit_comes_with_what_does(self):
         outcome = self.plan("--model", self.make_model(), "--config", self.nvme_config(),
@@ -160,6 +178,33 @@ class PlanCommandTest(PlanTest):
             commit = many["nvme_commit_bytes"] - few["nvme_commit_bytes"]
             self.assertGreater(commit, plan["commit_bytes"], host)
             self.assertLess(commit, plan["commit_bytes"] + 2**17, host)
+
+    def test_a_verified_commit_reads_back_what_was_planned(self):
+        model = self.make_model("1M", **SHAPES["1M"])
+        for home in ("nvme", "host"):
+            config = merge(self.config_of(home, "bf16", 1), {"penstock": {
+                "tile_elements": 65536, "commit_every_steps": 2, "verify_commits": True}})
+            limits = ("--sequence-length", "32", "--device-memory", "64MiB",
+                      "--host-memory", "64MiB")
+            plan = self.plan_of(config, *limits, model=model)
+            self.assertTrue(plan["verify_commits"])
+            self.assertEqual(plan["verify_bytes_per_step"], plan["verify_bytes"] / 2)
+            few, many = (read_summary(self.trained(config, *limits, steps=steps, model=model))
+                         for steps in (2, 4))
+            self.assertEqual(many["nvme_verify_bytes"] - few["nvme_verify_bytes"],
+                             plan["verify_bytes"], home)
+            self.assertEqual(many["host_peak_bytes"], plan["host_bytes"], home)
+
+    def test_a_run_says_what_it_would_lose_where_auto_does_not_verify(self):
+        config = merge(self.config_of("nvme", "bf16", 1), {"penstock": {"commit_every_steps": 1}})
+        limits = ("--sequence-length", "32", "--device-memory", "64MiB", "--host-memory", "64MiB")
+        model = self.make_model()
+        outcome = self.plan("--model", model, "--config", self.write("seldom.json", config),
+                            "--device", "cpu", *limits)
+        self.assertRegex(outcome.stdout, r"(?m)^verification +commits are not verified: .*would "
+                                         r"cost 50 %")
+        summary = read_summary(self.trained(config, *limits, steps=2, model=model))
+        self.assertEqual(summary["nvme_verify_bytes"], 0)
 
     def test_deepspeeds_estimate_is_exact(self):
         outcome = self.plan("--model", "t5:h=2048,l=24,v=32128,i=5120,heads=32,d=64", "--as",

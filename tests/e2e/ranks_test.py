@@ -171,6 +171,36 @@ class RanksTest(ranks_harness.RanksTest):
         self.assertEqual([[row[key] for key in keys] for row in read_rows(run)],
                          [[row[key] for key in keys] for row in read_rows(whole)])
 
+    def test_ranks_that_ended_before_their_first_commit_leave_nothing_to_mount(self):
+        run, config = self.path("run"), self.config()
+
+        def refusal():
+            with self.started(2, run, config, "--resume") as programs:
+                outcomes = self.finish(programs)
+            self.assertEqual({code for code, _, _ in outcomes}, {2}, outcomes)
+            [line] = [line for _, _, errors in outcomes for line in errors]
+            self.assertNotIn("mount its drive", line)
+            self.assertNotIn("start a rank there", line)
+            for fragment in (f"there is no commit in {run}", "penstock clean", "start a new run"):
+                self.assertIn(fragment, line)
+            return line
+
+        # What they leave that are killed while they make their files: no rows, and not all files.
+        for size in (None, 0):
+            self.trained_by(2, run, config, steps=1)
+            os.unlink(os.path.join(run, "metrics.jsonl"))
+            own = min(os.listdir(self.path("nvme")))
+            os.unlink(os.path.join(self.path("nvme"), own))
+            if size is not None:
+                self.write(os.path.join("nvme", own), "")
+            line = refusal()
+            if size is None:
+                self.assertIn("no rank sees", line)
+                self.assertIn(own, line)
+            cleaned = harness.penstock("clean", run, "--yes")
+            self.assertEqual(cleaned.code, 0, str(cleaned))
+            self.assertEqual(os.listdir(self.path("nvme")), [])
+
     def test_a_killed_rank_ends_the_others_and_nothing_committed_is_lost(self):
         def kill(programs, victim):
             programs[victim].send_signal(signal.SIGKILL)

@@ -300,7 +300,8 @@ class MistakeTest(ReplayTest):
                 name = ".replay-" + json.load(file)["run_uuid"]
             scratch = os.path.join(self.run_folder, name, "run")
             self.wait_for_rows(scratch, 5, program)
-            with self.assertRaises(BlockingIOError), opened(self.run_folder) as fd:
+            lock = os.path.join(self.run_folder, "run.lock")
+            with self.assertRaises(BlockingIOError), opened(lock) as fd:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # as a training would
             program.send_signal(sent)
             self.assertEqual(program.wait(), code)

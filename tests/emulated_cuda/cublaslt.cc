@@ -2,7 +2,8 @@
 // are column-major; sums are in fp32. It refuses shapes that do not fit, what its documentation
 // says of the input of GELU, algorithms that would give other bits from run to run, operands that
 // lie elsewhere than on the device, overlap the result, or are aligned worse than was said when the
-// algorithm was chosen, and less workspace than was said there, which it overwrites.
+// algorithm was chosen, and less workspace than was said there, which it overwrites. In place
+// (c is d) it rounds what it adds to c, and their sum, as an H200's kernels do ("badd").
 #include "tests/emulated_cuda/cublaslt.h"
 
 #include <algorithm>
@@ -67,6 +68,11 @@ void Write(cudaDataType type, void* data, int64_t at, float value) {
   static_cast<uint16_t*>(data)[at] = type == CUDA_R_16F
                                          ? penstock::kernels::RoundToFloat16(value)
                                          : penstock::kernels::RoundToBFloat16(value).bits;
+}
+float Rounded(cudaDataType type, float value) {
+  char rounded[sizeof(float)];
+  Write(type, rounded, 0, value);
+  return Read(type, rounded, 0);
 }
 /// Bytes from one matrix of a batch to the next.
 int64_t Apart(const Layout& layout) {
@@ -194,13 +200,16 @@ struct Product {
       }
       for (uint64_t r = 0; r < rows; ++r) {
         const auto at = static_cast<int64_t>(r + column * static_cast<uint64_t>(d.stride));
-        float value = alpha * sums[r];
+        const float value = alpha * sums[r];
+        const auto in_c = static_cast<int64_t>(r + column * static_cast<uint64_t>(c.stride));
         // Where beta is 0, c is not read: it may be NaN.
-        if (beta != 0) {
-          value += beta * Read(c.type, from_c,
-                               static_cast<int64_t>(r + column * static_cast<uint64_t>(c.stride)));
+        const float addend = beta == 0 ? 0 : beta * Read(c.type, from_c, in_c);
+        if (beta != 0 && from_c == to) {
+          const float rounded = Rounded(d.type, Epilogue(value, r, column));
+          Write(d.type, to, at, rounded + addend);
+        } else {
+          Write(d.type, to, at, Epilogue(value + addend, r, column));
         }
-        Write(d.type, to, at, Epilogue(value, r, column));
       }
     }
   }

@@ -1,8 +1,9 @@
-// A training whose drive fails.
+// A training whose drive fails, or does not do what it says.
 #include "front/training.h"
 
 #include <gmock/gmock.h>
 
+#include "tests/aio/faulty_writes.h"
 #include "tests/front/c_training.h"
 
 namespace penstock::front {
@@ -69,6 +70,60 @@ TEST(TrainingTest, AFaultOfTheDriveEndsTheTrainingWithItsFirstError) {
                 failure.error().message);
       EXPECT_FALSE((*training)->BeginCommit("{}").ok());
     }
+  }
+}
+
+/// Steps with a commit after each, up to the third.
+Status StepsWithCommits(Training& training) {
+  while (training.counts().step < 3) {
+    PENSTOCK_TRY(StepOf(training));
+    PENSTOCK_TRY(training.BeginCommit("{}"));
+    PENSTOCK_TRY(training.FinishCommit());
+  }
+  return {};
+}
+
+/// The same commits as in the program (tests/zero/commit_verification_test.cc).
+TEST(TrainingTest, ACommitWithABadWriteIsTakenBackAndTheOneBeforeContinues) {
+  for (const Home& home : kHomes) {
+    SCOPED_TRACE(home.name);
+    const TempFolder folder;
+    json config = ConfigOf(home, folder.Path());
+    config["penstock"]["verify_commits"] = true;
+    json options{{"folders", {folder.Path()}}};
+    const auto plan_of = [&] {
+      return MakePlan(config.dump(), ModelOf("bf16").dump(), options.dump());
+    };
+    Result<Plan> plan = plan_of();
+    ASSERT_TRUE(plan.ok()) << plan.error().message;
+    // Writes of host homes are those of commits; on the drive the first one is before the steps.
+    const bool on_drive =
+        plan->engine.config.optimizer_home == Tier::kNvme && !plan->engine.config.tier_split;
+    plan->engine.create_io = [&](size_t, const aio::EngineOptions& aio, std::string* notice) {
+      return aio::FaultyWrites::Create(
+          aio, notice, {"record of tile 1,", on_drive ? 2U : 1U, aio::BadWrite::kBitFlipped});
+    };
+    std::vector<std::string> paths;
+    {
+      auto training = Training::Create(*std::move(plan));
+      ASSERT_TRUE(training.ok()) << training.error().message;
+      paths = (*training)->engine().io().paths;
+      ASSERT_TRUE(FillAll(**training).ok());
+      const Status failed = StepsWithCommits(**training);
+      ASSERT_FALSE(failed.ok());
+      EXPECT_EQ(failed.error().code, ErrorCode::kCorruption);
+      EXPECT_THAT(failed.error().message, HasSubstr("the commit of step 2 was taken back"));
+      EXPECT_GT((*training)->engine().counters().nvme_verify_bytes, 0U);
+      EXPECT_EQ((*training)->BeginCommit("{}").error().message, failed.error().message);
+    }
+    options["continue"] = paths;
+    plan = plan_of();
+    ASSERT_TRUE(plan.ok()) << plan.error().message;
+    auto training = Training::Create(*std::move(plan));
+    ASSERT_TRUE(training.ok()) << training.error().message;
+    EXPECT_EQ((*training)->counts().step, 1U);
+    const Status trained = StepsWithCommits(**training);
+    EXPECT_TRUE(trained.ok()) << trained.error().message;
   }
 }
 

@@ -21,6 +21,7 @@ class Case:
     may_make: str = NOTHING  # paths below the folder
     may_change: str = NOTHING  # or remove
     must_fail: bool = False
+    must_tell: str = ""  # on stderr, if it does not fail
 
     def path(self, name: str) -> str:
         """Below its folder."""

@@ -69,6 +69,8 @@ def said_wrong(case: Case, code: int, stderr: str) -> list[str]:
         found.append("a line that is not penstock's")
     if case.must_fail and code == 0:
         found.append("damage that was not noticed")
+    if code == 0 and case.must_tell not in stderr:
+        found.append(f"nothing told of damage ({case.must_tell})")
     return found
 
 

@@ -146,11 +146,11 @@ def state_case(rng: random.Random, case: Case) -> None:
         "run/snapshots/kept" if snapshot else "run",
     )
     if raw and case.arguments[:2] in (["inspect", "run"], ["export", "run"]) and not snapshot:
-        case.must_fail = shows(data, changed, states, name, case)
+        expect(data, changed, states, name, case)
 
 
-def shows(data: bytes, changed: bytes, states: list[str], name: str, case: Case) -> bool:
-    """Whether a raw change lies in what the command verifies."""
+def expect(data: bytes, changed: bytes, states: list[str], name: str, case: Case) -> None:
+    """Sets what the command must make of a raw change in what it verifies."""
     first = next(
         path for path in states if "snapshot" not in path and not re.search(r"\.\d+\.state$", path)
     )
@@ -161,10 +161,14 @@ def shows(data: bytes, changed: bytes, states: list[str], name: str, case: Case)
     def differs(begin: int, end: int) -> bool:
         return data[begin:end] != changed[begin:end]
 
-    if len(changed) < len(data) or any(differs(*part) for part in state.covered_head()):
-        return True
-    if case.arguments[0] == "inspect":
-        return differs(0, state.weights[0]) or any(differs(*part) for part in parts)
-    # Where the newest commit is damaged, the one before it is exported.
-    place = state.newest()
-    return not differs(place, place + state.get("Q", 136)) and any(differs(*part) for part in parts)
+    size = state.get("Q", 192)  # behind it lies the second head
+    damaged = any(differs(*part) for part in parts)
+    if len(changed) < size:
+        case.must_fail = True
+    elif case.arguments[0] == "inspect":
+        heads = differs(0, state.weights[0]) or (len(changed) > size and differs(size, len(data)))
+        case.must_fail = heads or damaged
+    elif any(differs(*part) for part in state.covered_head()):
+        case.must_tell = "head"
+    elif damaged and not differs(place := state.newest(), place + state.get("Q", 136)):
+        case.must_tell = "is damaged"  # the commit before it is exported, if that is whole

@@ -43,6 +43,34 @@ TEST(CudaPlanTest, LogitsOfALargeVocabularyAreCutIntoChunksOfAtLeast128Rows) {
   EXPECT_EQ(HeadPlan(DType::kBFloat16, Layer(1, 100, 12, 50257)).rows, 100U);
 }
 
+TEST(CudaPlanTest, ProductsOfTheHeadHaveWholeColumnsAndTheRestOfAVocabularyApart) {
+  const auto cut = [](uint64_t vocabulary) {
+    const CudaHeadPlan plan = HeadPlan(DType::kBFloat16, Layer(8, 1024, 12, vocabulary));
+    EXPECT_EQ(plan.logit_stride % kLogitColumns, 0U) << vocabulary;
+    EXPECT_GE(plan.logit_stride, plan.whole + (plan.rest > 0 ? kLogitColumns : 0)) << vocabulary;
+    return std::pair(plan.whole, plan.rest);
+  };
+  EXPECT_EQ(cut(50257), std::pair(50240UL, 17UL));
+  EXPECT_EQ(cut(50304), std::pair(50304UL, 0UL));
+  EXPECT_EQ(cut(50264), std::pair(50264UL, 0UL)) << "rows of a multiple of 16 bytes";
+  EXPECT_EQ(cut(11), std::pair(0UL, 11UL));
+}
+
+TEST(CudaPlanTest, TheHeadsSumsOfTwoProductsTakeThePlaceOfTheLogits) {
+  const auto plan = [](DType dtype, uint64_t vocabulary) {
+    return HeadPlan(dtype, Layer(1, 100, 32, vocabulary));
+  };
+  const CudaHeadPlan narrow = plan(DType::kBFloat16, 257);
+  EXPECT_TRUE(narrow.sums_d_x);
+  EXPECT_GE(narrow.gradient, 100 * 2048 * sizeof(float)) << "the width is more than the vocabulary";
+  EXPECT_FALSE(plan(DType::kBFloat16, 256).sums_d_x);
+  EXPECT_FALSE(plan(DType::kBFloat16, 11).sums_d_x);
+  EXPECT_FALSE(plan(DType::kFloat32, 257).sums_d_x) << "fp32 is added up where it goes";
+  const CudaHeadPlan large = HeadPlan(DType::kBFloat16, Layer(8, 1024, 12, 50257));
+  EXPECT_LE(large.rows * large.logit_stride * sizeof(float), (256_MiB).value);
+  EXPECT_EQ(large.scratch.value - large.table_end, kLogitColumns * 768 * 2);
+}
+
 TEST(CudaPlanTest, AHeadThatAddsSeveralChunksOnceHasRoomForTheTablesGradientBehindTheRest) {
   const LayerShapes several = Layer(8, 1024, 12, 50257);
   const CudaHeadPlan piecewise = HeadPlan(DType::kBFloat16, several);

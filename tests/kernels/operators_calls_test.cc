@@ -100,6 +100,9 @@ TEST_F(CallsDeathTest, TensorsThatDoNotFitTogetherAreABug) {
   EXPECT_DEATH(operators->LinearForward(harness.stream(), x, view({48, 80}, DType::kFloat16), bias,
                                         {}, view({rows, 80}, dtype)),
                "fp16 .48, 80. where");
+  EXPECT_DEATH(operators->LinearForward(harness.stream(), x, view({48, 80}, dtype), bias,
+                                        view({rows, 80}, dtype), view({rows, 80}, dtype)),
+               "the residual lies where the output does");
   EXPECT_DEATH(operators->AttentionForward(harness.stream(), 4, view({2, 9, 3 * 48}, dtype),
                                            view({2, 9, 48}, dtype)),
                "shapes were not declared")

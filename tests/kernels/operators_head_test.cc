@@ -162,6 +162,59 @@ TEST_P(HeadTest, TheLossIsFiniteForLargeLogitsAndNaNForNaN) {
   EXPECT_TRUE(std::isnan(run()));
 }
 
+/// Of equal logits, of which 64 and one may be those of two products. What they add to the gradient
+/// of the input is halfway between two numbers without the last token's share, and nearer to the
+/// upper one with it.
+TEST_P(HeadTest, TheGradientOfTheInputIsRoundedOnce) {
+  const LayerShapes shapes{
+      .batch = 1, .sequence = 2, .width = 8, .heads = 1, .hidden = 8, .vocabulary = 65};
+  OperatorsHarness harness(mode(), shapes);
+  const double half = mode().dtype == DType::kFloat16 ? 0x1p-11 : 0x1p-8;
+  Values table(65 * 8, 0.0);
+  for (uint64_t c = 0; c < 8; ++c) {
+    table[8 + c] = 1;
+    table[2 * 8 + c] = half;
+    table[64 * 8 + c] = half / 16;
+  }
+  const Tensor x = harness.Put(Values(16, 0.0));
+  const Tensor device_table = harness.Put(table);
+  const auto targets = harness.PutIntegers({0, 0});
+  const auto loss = harness.PutDouble(0);
+  const Tensor d_x = harness.Empty(16);
+  const Tensor d_table = harness.Zeros(DType::kFloat32, table.size());
+  // Each token's probability, 1/65, becomes 1.
+  harness.operators().HeadForwardBackward(harness.stream(), x.data(), device_table.data(),
+                                          targets.as<int32_t>(), 65, loss.as<double>(), d_x.data(),
+                                          d_table.floats());
+  const double sum = 1 + half + half / 16;
+  const bool single = mode().dtype == DType::kFloat32;
+  ExpectClose(harness.Get(d_x), Values(16, single ? sum : 1 + 2 * half),
+              single ? kFloatTolerance : 0, "d_x");
+}
+
+/// exp(200) is more than fp32 holds: what a product has in columns behind the vocabulary must not
+/// reach a gradient.
+TEST_P(HeadTest, LogitsFarBelowZeroHaveFiniteGradients) {
+  const LayerShapes shapes{
+      .batch = 1, .sequence = 2, .width = 8, .heads = 1, .hidden = 8, .vocabulary = 65};
+  OperatorsHarness harness(mode(), shapes);
+  const Tensor x = harness.Put(Values(16, 10.0));
+  const Tensor table = harness.Put(Values(65 * 8, -2.5));
+  const auto targets = harness.PutIntegers({0, 64});
+  const auto loss = harness.PutDouble(0);
+  const Tensor d_x = harness.Empty(16);
+  const Tensor d_table = harness.Zeros(DType::kFloat32, 65 * 8);
+  harness.operators().HeadForwardBackward(harness.stream(), x.data(), table.data(),
+                                          targets.as<int32_t>(), 65, loss.as<double>(), d_x.data(),
+                                          d_table.floats());
+  EXPECT_NEAR(harness.GetDouble(loss), 2 * std::log(65.0), 1e-5);
+  for (const double d : harness.Get(d_x)) EXPECT_NEAR(d, 0, 1e-3);
+  // Two rows of 10, of which each token takes 1 and a target 65 less.
+  Values want(65 * 8, 20.0);
+  for (uint64_t c = 0; c < 8; ++c) want[c] = want[64 * 8 + c] = 20 - 650;
+  ExpectClose(harness.Get(d_table), want, kFloatTolerance, "d_table");
+}
+
 INSTANTIATE_TEST_SUITE_P(Modes, HeadTest, AllModes(), ModeName);
 
 }  // namespace

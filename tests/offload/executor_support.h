@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -18,6 +19,7 @@
 #include "offload/slab.h"
 #include "offload/state_file.h"
 #include "offload/tile_store.h"
+#include "tests/offload/await_update.h"
 #include "tests/offload/policy_schedules.h"
 #include "tests/offload/support.h"
 
@@ -117,6 +119,7 @@ class ExecutorTest : public FolderTest {
   /// An optimizer thread.
   void Update() {
     while (!stop_) {
+      CheckReads();
       auto update = store_->TryTakeUpdate();
       if (!update) {
         std::this_thread::yield();
@@ -197,7 +200,18 @@ class ExecutorTest : public FolderTest {
   void WaitUntilIdle() {
     ASSERT_TRUE(compute_->Synchronize().ok());
     ASSERT_TRUE(executor_->Synchronize().ok());
-    io_->Drain();
+    // A weight that was compared may make room for a further read.
+    uint64_t before = 0;
+    do {
+      before = checked_;
+      io_->Drain();
+      CheckReads();
+    } while (checked_ != before);
+  }
+
+  void CheckReads() {
+    const std::lock_guard lock(checking_);
+    while (CheckRead(*store_)) ++checked_;
   }
 
   std::pair<uint64_t, uint64_t> PlaceOf(TileId tile) const {
@@ -218,6 +232,8 @@ class ExecutorTest : public FolderTest {
   std::unique_ptr<Executor> executor_;
   std::thread optimizer_;
   std::atomic<bool> stop_ = false;
+  std::mutex checking_;
+  std::atomic<uint64_t> checked_ = 0;  ///< weights that were compared with their checksums
   std::atomic<uint64_t> wrong_bytes_ = 0;
   uint64_t version_ = 0;
 };

@@ -94,6 +94,28 @@ TEST_F(StateFileTest, ADriveThatDoesNotAnswerIsNamedWithTheTile) {
   EXPECT_TRUE(is_named()) << said;
 }
 
+TEST_F(StateFileTest, ARecordThatADriveDoesNotTakeIsNamed) {
+  Mutex mutex;
+  std::string said;  // guarded by mutex
+  aio::EngineOptions options{.simulate = aio::SimulatedDrive{.latency_us = 200'000}};
+  options.stall_after = std::chrono::milliseconds(20);
+  options.on_stall = [&](const std::string& line) {
+    MutexLock lock(mutex);
+    said += line + "\n";
+  };
+  const auto engine = aio::CreateEngine(options).value();
+  aio::Engine* const engines[] = {engine.get()};
+  const auto file =
+      StateFile::Create(layout_, {.folders = {Drive(0)}, .simulated = true}, engines).value();
+  const auto is_named = [&] {
+    MutexLock lock(mutex);
+    return said.find("(record of the commit of step 1)") != std::string::npos;
+  };
+  const CommitRecord record = WriteTiles(*file, 1, 1);
+  EXPECT_TRUE(BecomesTrue([&] { return !file->Commit(record).ok() || is_named(); }));
+  EXPECT_TRUE(is_named()) << said;
+}
+
 TEST_F(StateFileTest, AStateIsReadWholeOrNotAtAll) {
   std::vector<std::string> paths;
   std::vector<std::string> others;

@@ -81,7 +81,8 @@ TEST(StateFormatTest, TheStatesOfEveryOptimizerAreReadBackAsTheyWereWritten) {
 }
 
 // The constants below are the checksums of what commit c5eeba7 wrote for the same inputs. That
-// commit knew version 1 alone: so version 1 is written byte for byte as before.
+// commit knew version 1 alone, and no guards: so version 1 is, without them, byte for byte as
+// before.
 TEST(StateFormatTest, AHeadOfVersion1HasTheBytesThatItHadBeforeThereWasAnother) {
   const struct {
     DType dtype;
@@ -92,13 +93,16 @@ TEST(StateFormatTest, AHeadOfVersion1HasTheBytesThatItHadBeforeThereWasAnother) 
                {DType::kBFloat16, 1, 0xdbe10366ee4cf610},
                {DType::kBFloat16, 2, 0x622f87c6d3aeb267}};
   for (const auto& [dtype, slots, checksum] : heads) {
-    const StateHeader header = SmallHeader(dtype, slots);
+    const StateHeader header =
+        PlanState(kUuid, SmallLayout(dtype), {.slots = slots, .guards = false}, 0);
     EXPECT_EQ(FormatVersionOf(header.layout), 1);
     EXPECT_EQ(Checksum(EncodeHead(header)), checksum);
   }
   const uint64_t of_path[] = {0x1c3adefeba0f6075, 0x8139e841a552a4b1, 0x2514d0399f0ea165};
+  StateShape shape = ThreePaths();
+  shape.guards = false;
   for (uint32_t path = 0; path < 3; ++path) {
-    const StateHeader header = PlanState(kUuid, SmallLayout(DType::kBFloat16), ThreePaths(), path);
+    const StateHeader header = PlanState(kUuid, SmallLayout(DType::kBFloat16), shape, path);
     EXPECT_EQ(Checksum(EncodeHead(header)), of_path[path]);
   }
 }
@@ -200,7 +204,8 @@ TEST(StateFormatTest, EachPathHoldsItsTilesWithoutGapsAndNoOthers) {
   const uint64_t elements[] = {8192, 12288, 0};
   for (uint32_t path = 0; path < 3; ++path) {
     const StateGeometry& plan = headers[path].geometry;
-    EXPECT_EQ(plan.file_bytes - Bytes{plan.weights_offset[0].value}, 24_B * elements[path]);
+    EXPECT_EQ(plan.file_bytes - Bytes{plan.weights_offset[0].value},
+              24_B * elements[path] + 2 * kStateAlignment);
     EXPECT_EQ(plan.commit_offset[1], headers[0].geometry.commit_offset[1]);
   }
   EXPECT_THAT(PathShares(layout, tiles, 3),
@@ -230,8 +235,8 @@ TEST(StateFormatTest, TwoSlotsTake24BytesAParameterAndOneTakes12) {
     const StateGeometry two = PlanState({}, layout, {.slots = 2}, 0).geometry;
     const StateGeometry one = PlanState({}, layout, {.slots = 1}, 0).geometry;
     const Bytes before_slots{two.weights_offset[0].value};
-    EXPECT_EQ(two.file_bytes - before_slots, 24_B * layout.shard_elements());
-    EXPECT_EQ(one.file_bytes - before_slots, 12_B * layout.shard_elements());
+    EXPECT_EQ(two.file_bytes - before_slots, 24_B * layout.shard_elements() + 2 * kStateAlignment);
+    EXPECT_EQ(one.file_bytes - before_slots, 12_B * layout.shard_elements() + kStateAlignment);
   }
 }
 
@@ -247,6 +252,32 @@ TEST(StateFormatTest, EveryRegionStartsAtTheAlignmentAndNoneOverlap) {
     EXPECT_EQ(start.value % kStateAlignment.value, 0);
     EXPECT_GT(start, before);
     before = start;
+  }
+}
+
+TEST(StateFormatTest, ABlockBesideACommitPlaceOrASlotBelongsToNoOther) {
+  const ShardLayout layout = SmallLayout(DType::kBFloat16);
+  const StateGeometry plan = PlanState({}, layout, {}, 0).geometry;
+  EXPECT_EQ(plan.commit_offset[1], plan.commit_offset[0] + plan.commit_bytes + kStateAlignment);
+  EXPECT_EQ(plan.weights_offset[0], plan.commit_offset[1] + plan.commit_bytes + kStateAlignment);
+  EXPECT_EQ(
+      plan.weights_offset[1],
+      plan.records_offset[0] + AlignUp(layout.record_bytes(), kStateAlignment) + kStateAlignment);
+  EXPECT_EQ(
+      plan.frozen_offset,
+      plan.records_offset[1] + AlignUp(layout.record_bytes(), kStateAlignment) + kStateAlignment);
+}
+
+TEST(StateFormatTest, AStateWithoutGuardsIsReadAsItIs) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    const StateHeader header = PlanState(kUuid, SmallLayout(dtype), {.guards = false}, 0);
+    const auto read = DecodeHead(EncodeHead(header));
+    ASSERT_TRUE(read.ok()) << read.error().message;
+    EXPECT_FALSE(read->geometry.guards);
+    EXPECT_EQ(read->geometry.file_bytes, header.geometry.file_bytes);
+    EXPECT_EQ(read->geometry.commit_offset[1],
+              read->geometry.commit_offset[0] + read->geometry.commit_bytes);
+    EXPECT_EQ(HeaderOfPath(*read, 0).geometry.file_bytes, header.geometry.file_bytes);
   }
 }
 

@@ -1,6 +1,7 @@
 #include "offload/state_reader.h"
 
 #include <gmock/gmock.h>
+#include <algorithm>
 
 #include <filesystem>
 #include <fstream>
@@ -56,6 +57,14 @@ class StateReaderTest : public FolderTest {
     return start;
   }
 
+  /// Whether nobody uses a byte that lies before the slots.
+  static bool InAGuard(const StateGeometry& plan, uint64_t offset) {
+    return std::ranges::any_of(plan.commit_offset, [&](FileOffset place) {
+      const FileOffset end = place + plan.commit_bytes;
+      return offset >= end.value && offset < (end + kStateAlignment).value;
+    });
+  }
+
   static void FlipBit(const std::string& path, uint64_t offset) {
     std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
     file.seekg(static_cast<std::streamoff>(offset));
@@ -68,9 +77,7 @@ class StateReaderTest : public FolderTest {
   static std::vector<std::string> Damages(const std::vector<std::string>& paths) {
     const auto reader = StateReader::Open(paths);
     if (!reader.ok()) return {reader.error().message};
-    const auto damages = (*reader)->CheckHeads();
-    if (!damages.ok()) return {damages.error().message};
-    return *damages;
+    return (*reader)->CheckHeads();
   }
 };
 
@@ -103,6 +110,7 @@ TEST_F(StateReaderTest, AFlippedBitAnywhereBeforeTheSlotsIsNamedWithFileAndOffse
       };
       for (uint64_t offset = first++; offset < plan.weights_offset[0].value;
            offset = next(offset)) {
+        if (InAGuard(plan, offset)) continue;
         FlipBit(path, offset);
         const auto at = [](uint64_t start) {
           return ContainsRegex("at offset " + std::to_string(start) + "[^0-9]");

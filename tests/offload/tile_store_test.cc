@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -151,6 +152,7 @@ TEST_F(TileStoreTest, PinsWithTheFirstTileThoseBehindItThatAreThere) {
   const IdRange<TileId> tiles = layout_.Tiles();
   const Bytes weight = layout_.WeightBytes(tiles[0]);
   store_->SetTime(0);
+  const ReadChecker checker(*store_);
   std::vector<PinnedWeights> leases;
   const auto count = [&](size_t first, Bytes most) -> size_t {
     auto pinned = store_->PinWeights(tiles.Part(first, tiles.size() - first), most);
@@ -177,6 +179,7 @@ TEST_F(TileStoreTest, APinThatIsDroppedIsGivenBack) {
                                SixTiles(), {.weight_blocks = 3, .record_blocks = 1}));
   const IdRange<TileId> tiles = layout_.Tiles();
   store_->SetTime(0);
+  const ReadChecker checker(*store_);
   const auto pin = [&](size_t tile) {
     return store_->PinWeights(tiles.Part(tile, 1), 0_B).value();
   };
@@ -217,11 +220,12 @@ TEST_F(TileStoreTest, AnUpdateThatIsDroppedIsTakenAgain) {
     ASSERT_NO_FATAL_FAILURE(
         Fill(aio::CreateEngine({.kind = aio::EngineKind::kThreads}).value(), SixTiles(),
              {.weight_home = home, .record_home = home, .weight_blocks = 8, .record_blocks = 2}));
-    size_t announced = 0;  // with the store's mutex held
-    store_->OnUpdates([&](size_t tiles) { announced += tiles; });
-    store_->SetTime(0);
+    // With the store's mutex held. Begun before anything is read, so that updates hash the weights.
+    size_t announced = 0;
+    store_->OnWork([&](size_t tiles) { announced += tiles; });
     ASSERT_TRUE(store_->PrepareUpdates().ok());
     store_->BeginUpdates();
+    store_->SetTime(0);
     std::set<TileId> dropped;
     while (store_->updates_finished() < layout_.tiles.size()) {
       auto update = AwaitUpdate(*store_);
@@ -256,6 +260,7 @@ TEST_F(TileStoreTest, NamesTheTileOfSeveralPinnedTogetherThatIsDamaged) {
                                {.weight_blocks = 3, .record_blocks = 1}));
   const IdRange<TileId> tiles = layout_.Tiles();
   store_->SetTime(0);
+  const ReadChecker checker(*store_);
   // The first three take all blocks, so that the others are read.
   std::vector<PinnedWeights> leases;
   for (size_t tile = 0; tile < 3; ++tile) {
@@ -275,6 +280,81 @@ TEST_F(TileStoreTest, NamesTheTileOfSeveralPinnedTogetherThatIsDamaged) {
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kCorruption);
   EXPECT_THAT(status.error().message, ::testing::HasSubstr("checksum of tile 4 (module m)"));
+}
+
+TEST_F(TileStoreTest, AWeightThatWasReadIsPinnedOnceItsChecksumWasComparedAndNotBefore) {
+  ASSERT_NO_FATAL_FAILURE(Fill(aio::CreateEngine({.kind = aio::EngineKind::kThreads}).value(),
+                               SixTiles(), {.weight_blocks = 3, .record_blocks = 1}));
+  const IdRange<TileId> tiles = layout_.Tiles();
+  store_->SetTime(0);
+  std::vector<PinnedWeights> leases;
+  {
+    const ReadChecker checker(*store_);
+    for (size_t tile = 0; tile < 3; ++tile) {
+      leases.push_back(store_->PinWeights(tiles.Part(tile, 1), 0_B).value());
+    }
+  }
+  size_t announced = 0;  // with the store's mutex held
+  store_->OnWork([&](size_t count) { announced += count; });
+  EXPECT_FALSE(store_->TryTakeRead().has_value()) << "every block is pinned";
+  leases.clear();  // one block stays with an update that is loaded ahead
+  std::vector<ReadWeight> reads;
+  ASSERT_TRUE(BecomesTrue([&] {
+    if (const auto read = store_->TryTakeRead()) reads.push_back(*read);
+    return reads.size() >= 2;
+  }));
+  store_->OnWork(nullptr);
+  EXPECT_EQ(announced, 2U) << "a thread is woken for each";
+  EXPECT_FALSE(store_->TryTakeRead().has_value()) << "each once";
+  for (const ReadWeight& read : reads) {
+    const size_t tile = Index(read.tile);
+    store_->FinishRead(read, WeightChecksum(read.seed, read.weight));
+    const auto pinned = store_->PinWeights(tiles.Part(tile, tiles.size() - tile), 1_MiB);
+    ASSERT_TRUE(pinned.ok());
+    EXPECT_EQ(pinned->weights().size(), 1U) << "those behind tile " << tile << " were read alone";
+  }
+}
+
+TEST_F(TileStoreTest, AWeightThatDoesNotHashToWhatWasWrittenFailsTheStore) {
+  ASSERT_NO_FATAL_FAILURE(Fill(aio::CreateEngine({.kind = aio::EngineKind::kThreads}).value(),
+                               SixTiles(), {.weight_blocks = 2, .record_blocks = 1}));
+  store_->SetTime(0);
+  std::optional<ReadWeight> read;
+  ASSERT_TRUE(BecomesTrue([&] { return (read = store_->TryTakeRead()).has_value(); }));
+  store_->FinishRead(*read, read->expected + 1);
+  const auto pinned = store_->PinWeights(layout_.Tiles(), 1_MiB);
+  ASSERT_FALSE(pinned.ok());
+  EXPECT_EQ(pinned.error().code, ErrorCode::kCorruption);
+  EXPECT_THAT(pinned.error().message,
+              ::testing::HasSubstr("checksum of tile " + std::to_string(Index(read->tile))));
+  EXPECT_FALSE(store_->TryTakeRead().has_value());
+}
+
+TEST_F(TileStoreTest, AnUpdateThatHasBegunComparesTheWeightItselfAsItReadsIt) {
+  ASSERT_NO_FATAL_FAILURE(Fill(aio::CreateEngine({.kind = aio::EngineKind::kThreads}).value(),
+                               SixTiles(), {.weight_blocks = 2, .record_blocks = 1}));
+  ASSERT_TRUE(store_->PrepareUpdates().ok());
+  store_->BeginUpdates();
+  store_->SetTime(0);
+  std::thread drain([&] { EXPECT_TRUE(store_->Drain().ok()); });  // nobody uses the weights
+  size_t compared = 0;
+  while (store_->updates_finished() < layout_.tiles.size()) {
+    // Updated weights are read for the device again.
+    if (store_->updates_finished() > 0) {
+      while (CheckRead(*store_)) continue;
+    }
+    std::optional<TileUpdate> update = store_->TryTakeUpdate();
+    if (!update) {
+      std::this_thread::yield();
+      continue;
+    }
+    EXPECT_TRUE(store_->updates_finished() > 0 || !CheckRead(*store_));
+    compared += update->expected_weight.has_value() ? 1 : 0;
+    store_->FinishUpdate(*update, ChecksumsOf(file_->uuid(), layout_, update->tile, 1,
+                                              update->weight, update->record));
+  }
+  drain.join();
+  EXPECT_GE(compared, layout_.tiles.size() - 2) << "all but those that were in memory";
 }
 
 }  // namespace

@@ -439,6 +439,15 @@ class Commits(unittest.TestCase):
                     step(model, optimizer, "gpt2", number)
                 self.assertTrue(equal_weights(expected, model))
 
+    def test_a_training_whose_state_was_moved_commits(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            run = os.path.join(folder, "run")
+            for number, home in enumerate(("nvme", "host", "nvme")):
+                with training("odd", home, run=run) as (model, optimizer):
+                    self.assertEqual(optimizer.steps, number)
+                    step(model, optimizer, "odd", number)
+                    optimizer.commit()
+
     def test_closing_makes_the_commit_that_is_due(self) -> None:
         ours = {"penstock": {"commit_every_steps": 1, "tile_elements": 4096}}
         with tempfile.TemporaryDirectory() as folder:

@@ -104,6 +104,9 @@ class MemoryEngine:
         sums = {"micro_batches": self._micro_batches, "sums_on_device": False}
         return {**step, **state, **sums, "notices": [], "units": units}
 
+    def watch(self, folder: str, names: Sequence[str]) -> None:
+        pass
+
     def counters(self) -> Any:
         return {"late_uses": self._late}
 

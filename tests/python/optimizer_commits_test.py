@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import json
@@ -22,7 +23,7 @@ import torch
 from engine_interrupts import behind_end_step
 from optimizer_support import OptimizerTest, decay_groups, tower, train
 from penstock import reference
-from penstock.errors import InvalidArgumentError
+from penstock.errors import InvalidArgumentError, NotFoundError, PenstockError
 
 
 class Loader:
@@ -214,6 +215,57 @@ class CommitsAreContinued(OptimizerTest):
                 numpy.random.set_state(states[1])
                 torch.set_rng_state(states[2])
                 self.assertEqual(second.steps(2), losses[3:])
+
+    def test_a_commit_fails_once_the_run_folder_is_gone_and_the_next_start_says_what_it_found(
+        self,
+    ) -> None:
+        def remove(run: str) -> None:
+            shutil.rmtree(run)
+
+        def remove_the_name(run: str) -> None:
+            os.unlink(os.path.join(run, "run.json"))
+
+        def move(run: str) -> None:
+            os.rename(run, run + "-moved")
+
+        def replace(run: str) -> None:
+            move(run)
+            os.mkdir(run)
+
+        def replace_the_name(run: str) -> None:
+            name = os.path.join(run, "run.json")
+            shutil.copy(name, name + ".other")
+            os.replace(name + ".other", name)
+
+        for vanish in (remove, remove_the_name, move, replace, replace_the_name):
+            for commits_before in (0, 1):
+                with self.subTest(vanish.__name__, commits_before=commits_before):
+                    self.runs += 1
+                    run = os.path.join(self.folder, f"gone-{self.runs}")
+                    drive = os.path.join(self.folder, f"drive-{self.runs}")
+                    os.mkdir(drive)
+
+                    def make(model: Any, run: str = run, drive: str = drive) -> Any:
+                        return self.make(model.parameters(), run=run, nvme_path=drive)
+
+                    model = tower()
+                    optimizer = make(model)
+                    for _ in range(commits_before):
+                        train(model, optimizer, 1)
+                        optimizer.commit()
+                    train(model, optimizer, 1)
+                    vanish(run)
+                    for _ in range(2):
+                        with self.assertRaises(NotFoundError) as caught:
+                            optimizer.commit()
+                        self.assert_line(caught.exception, run, "penstock-", ".state")
+                    with contextlib.suppress(PenstockError):
+                        optimizer.close()
+                    if vanish is replace_the_name:
+                        continue
+                    with self.assertRaises(NotFoundError) as caught:
+                        train(model, make(tower()), 1)
+                    self.assert_line(caught.exception, run, drive, "has no run.json", "step 0")
 
     def test_a_snapshot_that_is_continued_as_a_run_leaves_the_first(self) -> None:
         run, copy = (os.path.join(self.folder, name) for name in ("run", "copy"))

@@ -15,7 +15,9 @@ from penstock._run import Run, read_run, write_atomically
 from penstock.errors import (
     CorruptionError,
     InvalidArgumentError,
+    NotFoundError,
     PathPermissionError,
+    PenstockError,
     UnavailableError,
 )
 
@@ -76,6 +78,21 @@ class RunsKeepWhatBelongsToThem(OptimizerTest):
         run.note("bb", [make_file(run.folders[0], "bb")])
         self.assertFalse(os.path.exists(os.path.dirname(old)))
         self.assertEqual(read_run(self.named)["folders"], run.folders)
+
+    def test_a_start_beside_the_state_of_a_run_whose_folder_is_gone_is_refused(self) -> None:
+        run = self.opened(self.named, self.folder)
+        state = make_file(run.folders[0], "aa")
+        run.note("aa", [state])
+        run.close()
+        shutil.rmtree(self.named)
+        for _ in range(2):
+            with self.assertRaises(NotFoundError) as caught:
+                Run.open(self.named, self.folder)
+            self.assert_line(caught.exception, self.named, state)
+        self.assertFalse(os.path.exists(self.named))
+        self.opened(os.path.join(self.folder, "another"), self.folder)
+        shutil.rmtree(run.folders[0])
+        self.assertIsNone(self.opened(self.named, self.folder).uuid)
 
     def test_a_run_is_open_once(self) -> None:
         run = self.opened(self.named)
@@ -191,6 +208,34 @@ class RunsKeepWhatBelongsToThem(OptimizerTest):
             Run.open(self.named)
         self.assert_line(caught.exception)
         self.assertEqual(os.listdir(self.named), [os.path.basename(theirs)])
+
+    def test_what_is_no_path_is_refused_by_name(self) -> None:
+        for odd in ("", b"", b"bytes", "a\0b", "\ud800"):
+            for arguments in ({"folder": odd}, {"folder": self.named, "nvme_path": odd}):
+                with (
+                    self.subTest(arguments),
+                    self.assertRaisesRegex(InvalidArgumentError, "^penstock: (run|nvme_path) is "),
+                ):
+                    Run.open(**arguments)
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_a_path_that_cannot_be_a_folder_is_an_error_of_ours(self) -> None:
+        file = os.path.join(self.folder, "file")
+        pathlib.Path(file).write_text("x", encoding="utf-8")
+        loop = os.path.join(self.folder, "loop")
+        os.symlink(loop, loop)
+        for odd in (
+            "x" * 300,
+            os.path.join(self.folder, *["y" * 200] * 30),
+            file,
+            os.path.join(file, "run"),
+            loop,
+            os.path.join(loop, "run"),
+            "/proc/run",
+        ):
+            with self.subTest(odd[:80]), self.assertRaises(PenstockError) as caught:
+                Run.open(odd)
+            self.assertRegex(str(caught.exception), "^penstock: ")
 
     @unittest.skipIf(os.geteuid() == 0, "root may write everywhere")
     def test_a_folder_that_may_not_be_written_is_named(self) -> None:

@@ -44,14 +44,45 @@ fi
         for filter_ in ("Modes/LayerTest.*", "PlainTest.*"):
             self.assertIn(f"operators_gpu_test --gtest_filter={filter_}", self.logged())
         for row in ("operators-Modes-LayerTest", "operators-PlainTest", "recorded", "device",
-                    "placement-fp32_clipped", "racecheck-operators", "memcheck-all-kernels"):
+                    "placement-fp32_clipped", "racecheck-PlainTest", "racecheck-Modes-LayerTest",
+                    "memcheck-all-kernels"):
             self.assertRegex(done.stdout, rf"(?m)^{row} +\d+ s  ok$")
-        self.assertRegex(done.stdout, r"(?m)^0 of 12 checks failed")
+        self.assertRegex(done.stdout, r"(?m)^0 of 13 checks failed")
 
-    def test_only_our_kernels_are_checked_for_races(self):
+    def test_only_our_kernels_are_checked_for_races_suite_by_suite(self):
         self.check()
-        [line] = [line for line in self.logged() if "racecheck" in line]
-        self.assertIn("--kernel-name kns=penstock", line)
+        lines = [line for line in self.logged() if "racecheck" in line]
+        self.assertEqual(len(lines), 2)
+        for line in lines:
+            self.assertIn("--kernel-name kns=penstock", line)
+        for suite in ("Modes/LayerTest.*-*", "PlainTest.*-*"):
+            self.assertTrue(any(f"--gtest_filter={suite}" in line for line in lines), lines)
+
+    def test_suites_without_kernels_are_not_checked_for_races(self):
+        self.stand_in("scripts/gpu/operators_gpu_test", """
+if [[ $1 == --gtest_list_tests ]]; then printf 'LayerReferenceTest.\\n  A\\nModes/CallsDeathTest.\\n  B\\n'; fi""")
+        self.check()
+        self.assertFalse([line for line in self.logged() if "racecheck" in line])
+
+    def test_a_sanitizer_that_breaks_is_a_row_and_its_log_is_shown(self):
+        self.stand_in("tools/compute-sanitizer", """
+[[ $* == *racecheck* ]] || exit 0
+echo "========= Internal Sanitizer Error: The Sanitizer failed to handle a hardware exception."
+exit 9""")
+        done = self.check()
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        row = r"(?m)^racecheck-PlainTest +\d+ s  left out: compute-sanitizer ended with an internal error$"
+        self.assertRegex(done.stdout, row)
+        self.assertIn("failed to handle a hardware exception", done.stdout)
+
+    def test_a_suite_in_which_nothing_runs_on_the_gpu_is_no_failure_of_a_sanitizer(self):
+        self.stand_in("tools/compute-sanitizer", """
+[[ $* == *racecheck* ]] || exit 0
+echo "========= Error: Target application terminated before first instrumented API call"
+exit 255""")
+        done = self.check()
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"(?m)^racecheck-PlainTest +\d+ s  left out: it has no kernels$")
 
     def test_a_suite_that_fails_runs_again_with_blocking_launches_and_fails_alone(self):
         self.operators('[[ $* != *Layer* ]] || { seq 1000; echo "blocking: $CUDA_LAUNCH_BLOCKING"; exit 1; }')
@@ -59,7 +90,7 @@ fi
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stdout, r"(?m)^operators-Modes-LayerTest +\d+ s  FAILED \(1\)$")
         self.assertRegex(done.stdout, r"(?m)^operators-PlainTest +\d+ s  ok$")
-        self.assertIn("1 of 12 checks failed", done.stdout)
+        self.assertIn("1 of 13 checks failed", done.stdout)
         lines = done.stdout.splitlines()
         self.assertIn("blocking: ", lines)
         self.assertIn("blocking: 1", lines)
@@ -78,7 +109,7 @@ fi
             self.skipTest("this machine has one")
         done = self.check()
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertRegex(done.stdout, r"(?m)^racecheck-operators +0 s  left out: compute-sanitizer is")
+        self.assertRegex(done.stdout, r"(?m)^racecheck +0 s  left out: compute-sanitizer is")
 
     def test_a_sanitizer_that_refuses_the_device_leaves_its_checks_out(self):
         self.stand_in("tools/compute-sanitizer", 'echo "Device not supported"; exit 1')
@@ -89,7 +120,7 @@ fi
     def test_calls_that_cublaslt_expects_to_fail_are_no_findings(self):
         self.check()
         sanitized = [line for line in self.logged() if line.startswith("compute-sanitizer")]
-        self.assertEqual(len(sanitized), 4)
+        self.assertEqual(len(sanitized), 5)
         for line in sanitized:
             self.assertIn("--report-api-errors no", line)
 
@@ -110,8 +141,8 @@ fi
                    f"others = glob.glob('{self.root}/work/logs/*.outcome')\n"
                    f"open('{self.root}/before', 'w').write(' '.join(others))\n")
         done = self.check("--without", "device,plan")
-        self.assertEqual(len((self.root / "before").read_text(encoding="utf-8").split()), 9)
-        self.assertIn("0 of 10 checks failed", done.stdout)
+        self.assertEqual(len((self.root / "before").read_text(encoding="utf-8").split()), 10)
+        self.assertIn("0 of 11 checks failed", done.stdout)
         self.assertNotRegex(done.stdout, r"(?m)^(device|plan) ")
         self.assertNotIn("nccl", self.check("--without", "nccl").stdout)
 

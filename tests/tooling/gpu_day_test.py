@@ -354,6 +354,8 @@ class ReportTest(unittest.TestCase):
             done("level2", "steps-nvme", 1.05),
             {"part": "bits", "name": "a", "bits": "equal"},
             {"part": "bits", "name": "b", "bits": "DIFFER"},
+            done("train", "train-host", 0.8, home="cpu", parameters=1_000_000_000, tflops=1.0,
+                 forward_s=0.5, backward_s=0.3, compute_s=0.4),
         ]
         text = "\n".join(figures.lines(rows))
         self.assertRegex(text, r"floor of a step.* 0.760  s")  # 0.5 + max(0.25, 26 / 100)
@@ -361,6 +363,7 @@ class ReportTest(unittest.TestCase):
         self.assertRegex(text, r"level2 against the floor +1.58  at most 1.15: NO")
         self.assertRegex(text, r"level1 against deepspeed +1.63  at least 1.40: yes")
         self.assertRegex(text, r"level2 against max.compute, drive. +1.05  at most 1.10: yes")
+        self.assertRegex(text, r"train-host against the floor +1.43  at most 1.15: NO")  # 0.3 + 0.26
         self.assertRegex(text, r"bits: .* +1.00  at least 2.00: NO")
 
 

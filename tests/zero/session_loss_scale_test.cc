@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "tests/temp_folder.h"
 #include "tests/zero/engine_support.h"
 
 namespace penstock::zero {
@@ -60,6 +61,33 @@ TEST_F(SessionLossScaleTest, NeitherNormsNorUpdatesHaveTheScale) {
       if (power == 10) first = outcome;
       ExpectSameBits(outcome, first, name);
     }
+  }
+}
+
+TEST_F(SessionLossScaleTest, AGradientThatStaysZeroInFp16EndsTheTraining) {
+  for (const Placement& placement : Placements()) {
+    const auto run = Begin(WithRules(placement, {.loss_scale = 1e-12}));
+    ASSERT_TRUE(run->session().Initialize(ToyWeights).ok());
+    for (uint64_t t = 1; t <= kMaxZeroGradients; ++t) {
+      EXPECT_TRUE(run->session().CheckSkips().ok()) << placement.name << ", step " << t;
+      const auto done = run->Step(t, 1.0F);
+      ASSERT_TRUE(done.ok()) << done.error().message;
+      EXPECT_EQ(done->grad_norm, 0) << placement.name;
+    }
+    EXPECT_TRUE(FailsWith(run->session().CheckSkips(), ErrorCode::kNumeric,
+                          {"is zero in fp16 at loss scale 1e-12", "underflows"}));
+  }
+}
+
+TEST_F(SessionLossScaleTest, AScaleThatStillGrowsIsWaitedFor) {
+  const auto run = Begin(WithRules(
+      Placements()[0], {.initial_scale_power = 0, .loss_scale_window = 4, .min_loss_scale = 1}));
+  ASSERT_TRUE(run->session().Initialize(ToyWeights).ok());
+  for (uint64_t t = 1; t <= 3 * kMaxZeroGradients; ++t) {
+    const auto done = run->Step(t, 1e-30F);
+    ASSERT_TRUE(done.ok()) << done.error().message;
+    EXPECT_EQ(done->grad_norm, 0);
+    EXPECT_TRUE(run->session().CheckSkips().ok()) << "step " << t;
   }
 }
 

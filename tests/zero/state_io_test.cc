@@ -18,6 +18,7 @@
 #include "base/topology.h"
 #include "device/device.h"
 #include "kernels/state/state_operators.h"
+#include "tests/aio/wrapped_engine.h"
 #include "tests/zero/toy_model.h"
 #include "zero/partitioner.h"
 
@@ -270,6 +271,53 @@ TEST_F(StateIoTest, WhereStepsUseNoDriveMemoryIsPlacedNearTheGpuAlone) {
     EXPECT_THAT(io->notices, Contains(StartsWith("2 NUMA nodes: GPU 0000:80:00.0 hangs on node 0, "
                                                  "host memory lies on node 0")));
   }
+}
+
+/// An engine that says of its registered memory what a test wants.
+class SayingEngine final : public aio::WrappedEngine {
+ public:
+  SayingEngine(std::unique_ptr<aio::Engine> base, std::string line)
+      : WrappedEngine(std::move(base)), line_(std::move(line)) {}
+  Result<std::string> RegisterBuffers(std::span<const std::span<std::byte>>) override {
+    return line_;
+  }
+
+ private:
+  const std::string line_;
+};
+
+TEST_F(StateIoTest, WhereTheMemlockLimitHoldsForSomeDrivesOneLineSaysForWhich) {
+  const auto notices = [this](const std::vector<std::string>& lines) {
+    EngineOptions options = Options(Tier::kNvme);
+    options.state_folders.clear();
+    for (size_t i = 0; i < lines.size(); ++i) {
+      const std::filesystem::path drive = folder_ / fmt::format("drive{}", i);
+      std::filesystem::create_directory(drive);
+      options.state_folders.push_back(drive);
+    }
+    options.probe = [](aio::Engine&, const aio::File&, Bytes) { return Result<double>(1); };
+    options.create_io = [&lines](size_t path, const aio::EngineOptions& aio,
+                                 std::string* notice) -> Result<std::unique_ptr<aio::Engine>> {
+      PENSTOCK_ASSIGN(std::unique_ptr<aio::Engine> base, aio::CreateEngine(aio, notice));
+      return std::unique_ptr<aio::Engine>(
+          std::make_unique<SayingEngine>(std::move(base), lines[path]));
+    };
+    const Result<StateIo> io = CreateOn(Machine({cpus_[0]}, drives_[0]), options);
+    EXPECT_TRUE(io.ok());
+    std::vector<std::string> said = io->notices;
+    std::erase_if(
+        said, [](const std::string& line) { return line.find("registered") == std::string::npos; });
+    return said;
+  };
+  const std::string drive = (folder_ / "drive").string();
+  EXPECT_THAT(notices({"registered: 8", "not registered: low", "registered: 8",
+                       "not registered: "
+                       "low"}),
+              ElementsAre(fmt::format("for 2 of 4 drives ({0}1, {0}3) not registered: low; for 2 "
+                                      "of 4 drives ({0}0, {0}2) registered: 8",
+                                      drive)));
+  EXPECT_THAT(notices({"registered: 8", "registered: 8"}), ElementsAre("registered: 8"));
+  EXPECT_THAT(notices({"", ""}), IsEmpty());
 }
 
 TEST_F(StateIoTest, ThreadsOfAnEngineRunWhereTheyWerePlannedAndTheirMakerAnywhere) {

@@ -8,6 +8,7 @@
 #include <new>
 #include <optional>
 
+#include "base/message_text.h"
 #include "train/cli/cli_commands.h"
 #include "train/cli/cli_parse.h"
 #include "train/process/log.h"
@@ -22,7 +23,8 @@ namespace {
 constexpr int kDifferent = 1;
 
 int Print(const std::string& text) {
-  const bool written = std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
+  // Names of tensors and paths, which anybody may have made, stand in it.
+  const bool written = std::fputs(Printable(text).c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
   return written ? 0 : ReportError(MakeError(ErrorCode::kIo, "writing to stdout failed"));
 }
 

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "offload/whole_commit.h"
 #include "train/models/registry.h"
 #include "train/process/files.h"
 #include "train/process/interrupt.h"
@@ -52,7 +53,16 @@ Result<std::string> RunExport(const ExportCommand& command) {
   options.config_json = info.model_json;
   options.dtype = command.dtype;
   options.stop_requested = [&interrupt] { return interrupt.requested(); };
-  PENSTOCK_ASSIGN(const ExportReport report, ExportModel(*state, options));
+  Result<ExportReport> exported = ExportModel(*state, options);
+  if (offload::MayUseOther(exported.status(), state->commits())) {
+    PENSTOCK_ASSIGN(const std::string left, offload::UseWholeCommit(*state));
+    if (!left.empty()) {
+      LogNotice(left);
+      PENSTOCK_TRY(CheckInfo(info, *state));
+      exported = ExportModel(*state, options);
+    }
+  }
+  PENSTOCK_ASSIGN(const ExportReport report, std::move(exported));
   LogHealth(command, state->train_state(), report.faults);
   return fmt::format("step {} of {}: {} parameters as {}, {} in {} file(s) in {}\n",
                      state->train_state().step, command.run, report.elements,

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <optional>
 
+#include "base/message_text.h"
 #include "base/units.h"
 #include "train/cli/cli_auto.h"
 #include "train/cli/cli_checks.h"
@@ -337,7 +338,7 @@ Result<Command> ParseCommandLine(const std::vector<std::string>& arguments) {
     const std::string unknown = UnknownOption(app);
     const auto commands = app.get_subcommands();
     return MakeError(ErrorCode::kInvalidArgument, "{}; penstock {}--help lists what there is",
-                     unknown.empty() ? OneLine(error.what()) : "unknown option " + unknown,
+                     unknown.empty() ? MessageLine(error.what()) : "unknown option " + unknown,
                      commands.empty() ? "" : commands.front()->get_name() + " ");
   }
   if (tune->parsed()) {

@@ -53,6 +53,10 @@ void AddMachine(CLI::App* plan, PlanArguments* arguments) {
   plan->add_option("--drive", arguments->drive, "READ,WRITE: the drive's speed in GB/s")
       ->check(NameCheck())
       ->excludes(tune);
+  plan->add_option("--drive-capacity", arguments->drive_capacity,
+                   "what the drives of a node have for state files: 2TiB, 64MiB or bytes (default: "
+                   "what is free here)")
+      ->check(SizeCheck());
   plan->add_option("--device-tflops", arguments->device_tflops,
                    "operations a second of the device's kernels, in 10^12 (default: measured, on "
                    "the CPU device)")
@@ -183,6 +187,7 @@ Result<Command> MakePlan(const PlanArguments& arguments) {
   options.nodes = counts.nodes;
   options.device_memory = SizeOrNone(arguments.device_memory);
   options.host_memory = SizeOrNone(arguments.host_memory);
+  options.drive_capacity = SizeOrNone(arguments.drive_capacity);
   options.sequence_length = NumberOrNone(arguments.sequence_length);
   if (!arguments.drive.empty()) {
     PENSTOCK_ASSIGN(options.speed.drive, ParseDrive(arguments.drive));

@@ -23,6 +23,7 @@ struct PlanArguments {
   std::string host_memory;
   std::string sequence_length;
   std::string drive;
+  std::string drive_capacity;
   std::string device_tflops;
   std::string link;
   std::string choose;

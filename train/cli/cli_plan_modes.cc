@@ -48,8 +48,8 @@ Question QuestionOfTopologies(const CLI::App& plan, const Names& of_run) {
 
 Question QuestionOf(const CLI::App& plan) {
   if (Given(plan, "--config") && !Given(plan, "--topologies")) return QuestionOfRun(plan);
-  const Names of_run = {"--choose", "--device",          "--host-memory", "--tune",
-                        "--drive",  "--sequence-length", "--drive-rating"};
+  const Names of_run = {"--choose", "--device",          "--host-memory",  "--tune",
+                        "--drive",  "--sequence-length", "--drive-rating", "--drive-capacity"};
   if (Given(plan, "--topologies")) return QuestionOfTopologies(plan, of_run);
   const Names of_machine = And(of_run, {"--device-memory", "--link"});
   const Names of_length = And(of_machine, {"--tokens", "--device-tflops", "--global-batch"});

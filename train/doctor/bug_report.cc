@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <span>
 #include <system_error>
 #include <utility>
 
@@ -41,14 +42,14 @@ constexpr std::array kVariables = {"CUDA_DEVICE_ORDER",
                                    "SLURM_PROCID",
                                    "WORLD_SIZE"};
 
-/// The last lines of a text, and no more than kMostBytes.
+/// The last lines of a text.
 std::string LastLines(const std::string& text) {
   size_t begin = text.size();
   // The line break at the end ends the last line and begins none.
   for (size_t lines = 0; begin > 0; --begin) {
     if (text[begin - 1] == '\n' && begin < text.size() && ++lines == kLastLines) break;
   }
-  return text.substr(std::max(begin, text.size() - std::min(text.size(), kMostBytes)));
+  return text.substr(begin);
 }
 
 std::string Section(const std::string& title, std::string text) {
@@ -58,15 +59,25 @@ std::string Section(const std::string& title, std::string text) {
 
 enum class Part { kBegin, kEnd };
 
-/// What there is of a file of a run; a huge one is read as far as the program reads such files.
+/// The first or the last kMostBytes of a file of a run.
+Result<std::string> PartOf(const InputFile& file, Part part) {
+  std::string text(std::min<uint64_t>(file.size().value, kMostBytes), '\0');
+  const uint64_t begin = part == Part::kBegin ? 0 : file.size().value - text.size();
+  PENSTOCK_TRY(file.Read(FileOffset{begin}, std::as_writable_bytes(std::span(text))));
+  return text;
+}
+
+/// What is said of a file of a run, whose size may be anything.
 std::string FileSection(const Folder& run, const std::string& name, Part part) {
-  const Result<std::string> text = ReadTextFile(run, name, 1_GiB);
+  const Result<InputFile> file = InputFile::Open(run, name);
+  if (!file.ok()) return Section(name, "(" + file.error().message + ")");
+  const Result<std::string> text = PartOf(*file, part);
   if (!text.ok()) return Section(name, "(" + text.error().message + ")");
   if (part == Part::kEnd) {
     return Section(fmt::format("{}, the last {} lines", name, kLastLines), LastLines(*text));
   }
-  const bool whole = text->size() <= kMostBytes;
-  return Section(name + (whole ? "" : ", its beginning"), text->substr(0, kMostBytes));
+  const bool whole = file->size().value <= kMostBytes;
+  return Section(name + (whole ? "" : ", its beginning"), *text);
 }
 
 std::string RunSections(const std::string& path) {

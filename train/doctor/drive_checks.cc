@@ -106,10 +106,11 @@ Check FileSystemCheck(const DriveFacts& facts) {
     return UnknownCheck("file system", "unknown: /proc/self/mountinfo does not show it");
   }
   const std::string found = fmt::format("{} ({})", facts.mount->type, facts.mount->options);
-  if (facts.mount->type == "btrfs" && facts.mount->options.find("nodatacow") == std::string::npos) {
+  const bool moves = facts.mount->type == "btrfs" || facts.mount->type == "bcachefs";
+  if (moves && facts.mount->options.find("nodatacow") == std::string::npos) {
     return WarnCheck("file system", found,
-                     "each write goes to a new place and takes a checksum; chattr +C the empty "
-                     "folder, or use ext4 or xfs");
+                     "each write goes to a new place and takes a checksum, so that no space is "
+                     "reserved for it; chattr +C the empty folder, or use ext4 or xfs");
   }
   if (facts.mount->type == "ecryptfs") {
     return WarnCheck("file system", found, "each block is copied to be encrypted; use ext4 or xfs");

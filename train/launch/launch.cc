@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/token.h"
 #include "base/units.h"
 #include "train/launch/hostfile.h"
 #include "train/launch/launch_loop.h"
@@ -75,6 +76,7 @@ Result<LaunchPlan> PlanHosts(const LaunchCommand& command) {
 Result<LaunchPlan> MakePlan(const LaunchCommand& command) {
   PENSTOCK_ASSIGN(LaunchPlan plan,
                   command.hostfile.empty() ? PlanOneHost(command) : PlanHosts(command));
+  PENSTOCK_ASSIGN(plan.meeting.token, MakeToken());
   if (!plan.ElsewhereOf(plan.places[0]).empty()) return plan;
   PENSTOCK_ASSIGN(plan.held, MeetingPort::Hold(plan.meeting.port));
   plan.meeting.port = plan.held->number();
@@ -114,10 +116,12 @@ Result<RankCommand> CommandElsewhere(const LaunchCommand& command, const std::st
                                             .program = path,
                                             .arguments = command.arguments,
                                             .variables = std::move(variables)});
-  // Nobody answers questions of ssh: without a key it has to fail. -T: no terminal there.
+  // Nobody answers questions of ssh: without a key it has to fail. A host that does not answer, and
+  // a connection that is cut, end it within 30 s. -T: no terminal there.
   return RankCommand{.host = host,
                      .program = "ssh",
-                     .arguments = {"ssh", "-o", "BatchMode=yes", "-T", host, remote},
+                     .arguments = {"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "-o",
+                                   "ServerAliveInterval=10", "-T", host, remote},
                      .environment = environment};
 }
 
@@ -125,8 +129,15 @@ Result<RankCommand> CommandOf(const LaunchCommand& command, const std::string& p
                               const LaunchPlan& plan, const RankPlace& place) {
   const std::string& host = plan.ElsewhereOf(place);
   std::vector<std::string> variables = RankVariables(place, command.ranks, plan.meeting);
-  if (host.empty()) return CommandHere(command, program, variables);
-  return CommandElsewhere(command, program, host, std::move(variables));
+  const std::string token = TokenVariable(plan.meeting);
+  if (host.empty()) {
+    variables.push_back(token);
+    return CommandHere(command, program, variables);
+  }
+  PENSTOCK_ASSIGN(RankCommand elsewhere,
+                  CommandElsewhere(command, program, host, std::move(variables)));
+  elsewhere.first_input = token + "\n";
+  return elsewhere;
 }
 
 }  // namespace

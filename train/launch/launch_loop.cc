@@ -43,7 +43,7 @@ void Say(std::string_view line) { WriteLines(fmt::format("penstock: {}\n", line)
 class LaunchLoop {
  public:
   LaunchLoop(SignalQueue signals, size_t ranks, const Patience& patience)
-      : signals_(std::move(signals)), lines_(ranks), fates_(patience) {}
+      : signals_(std::move(signals)), lines_(ranks), patience_(patience), fates_(patience) {}
 
   int Run(const std::vector<RankCommand>& commands) {
     for (const RankCommand& command : commands) {
@@ -81,13 +81,32 @@ class LaunchLoop {
     for (const RankProcess& rank : ranks_) {
       polls.push_back({.fd = rank.output().get(), .events = POLLIN});
     }
-    if (::poll(polls.data(), polls.size(), PollTime(fates_.deadline(), Now())) > 0) {
+    if (::poll(polls.data(), polls.size(), PollTime(NextDeadline(), Now())) > 0) {
       for (size_t i = 0; i < ranks_.size(); ++i) {
         if (polls[i + 1].revents != 0) Read(ranks_[i]);
       }
     }
     HandleSignals();
+    EndHungConnections();
     GiveOrders();
+  }
+
+  std::optional<Time> NextDeadline() const {
+    const std::optional<Time> order = fates_.deadline();
+    if (!asked_until_ || (order && *order < *asked_until_)) return order;
+    return asked_until_;
+  }
+
+  /// A rank may take any time for its commit; but where ssh has not even read the request, the
+  /// connection was never made, and there is nothing to commit.
+  void EndHungConnections() {
+    if (!asked_until_ || Now() < *asked_until_) return;
+    asked_until_.reset();
+    for (RankProcess& rank : ranks_) {
+      if (!rank.HasUnreadInput()) continue;
+      Say(fmt::format("ending the connection to {}, which hangs", rank.name()));
+      rank.EndConnection();
+    }
   }
 
   void Read(RankProcess& rank) {
@@ -109,6 +128,7 @@ class LaunchLoop {
         SignalAll(SIGCONT);
       } else if (fates_.Interrupted(signal, Now())) {
         SignalAll(signal);
+        asked_until_ = Now() + patience_.terminate;
       }
     }
   }
@@ -183,8 +203,10 @@ class LaunchLoop {
 
   SignalQueue signals_;
   RankLines lines_;
+  const Patience patience_;
   RankFates fates_;
-  std::vector<RankProcess> ranks_;  ///< that run
+  std::optional<Time> asked_until_;  ///< when ssh has read the signal that it was given
+  std::vector<RankProcess> ranks_;   ///< that run
   std::optional<Failure> failure_;
   bool first_has_reported_ = false;  ///< rank 0 has ended with an error that it has said
 };

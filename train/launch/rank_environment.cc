@@ -8,9 +8,12 @@
 namespace penstock::train {
 namespace {
 
+constexpr std::string_view kTokenVariable = "PENSTOCK_JOB_TOKEN";
+
 bool IsOfALauncher(std::string_view name) {
   constexpr std::string_view kNames[] = {
-      "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
+      "RANK",        "WORLD_SIZE",  "LOCAL_RANK",  "LOCAL_WORLD_SIZE",
+      "MASTER_ADDR", "MASTER_PORT", kTokenVariable};
   constexpr std::string_view kPrefixes[] = {"TORCHELASTIC_", "OMPI_", "PMIX_", "SLURM_"};
   return std::ranges::find(kNames, name) != std::end(kNames) ||
          std::ranges::any_of(kPrefixes, [name](auto prefix) { return name.starts_with(prefix); });
@@ -37,6 +40,10 @@ std::vector<std::string> RankVariables(const RankPlace& place, uint32_t ranks,
           fmt::format("LOCAL_WORLD_SIZE={}", place.local_size),
           "MASTER_ADDR=" + meeting.address,
           fmt::format("MASTER_PORT={}", meeting.port)};
+}
+
+std::string TokenVariable(const MeetingPoint& meeting) {
+  return fmt::format("{}={}", kTokenVariable, meeting.token);
 }
 
 std::vector<std::string> WithoutLaunchers(std::span<const std::string> environment) {

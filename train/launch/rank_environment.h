@@ -13,11 +13,16 @@
 
 namespace penstock::train {
 
-/// Where rank 0 listens.
+/// Where rank 0 listens, and the secret by which it knows the others.
 struct MeetingPoint {
   std::string address;
   uint16_t port = 0;
+  std::string token = {};
 };
+
+/// Returns the variable of the job's token (comm/environment.h), "NAME=value". It is not among
+/// RankVariables, because what ssh runs on another host stands in lists of processes.
+std::string TokenVariable(const MeetingPoint& meeting);
 
 /// Returns RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT of a rank.
 std::vector<std::string> RankVariables(const RankPlace& place, uint32_t ranks,

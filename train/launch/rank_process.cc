@@ -2,14 +2,17 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstddef>
 #include <utility>
 
 #include "train/launch/remote_command.h"
+#include "train/process/log.h"
 
 namespace penstock::train {
 namespace {
@@ -45,6 +48,14 @@ Result<Pipe> MakeInput(bool elsewhere) {
 Result<RankProcess> RankProcess::Start(const RankCommand& command) {
   const bool elsewhere = !command.host.empty();
   PENSTOCK_ASSIGN(Pipe input, MakeInput(elsewhere));
+  if (elsewhere) {
+    // A new pipe has room for it, whether or not ssh ever reads.
+    const std::string& first = command.first_input;
+    if (::write(input.writer.get(), first.data(), first.size()) !=
+        static_cast<ssize_t>(first.size())) {
+      return ErrnoError(errno, "writing to the pipe of a rank");
+    }
+  }
   Pipe output;
   if (command.rank != 0) {
     PENSTOCK_ASSIGN(output, MakePipe(&Pipe::reader));
@@ -104,9 +115,20 @@ void RankProcess::Signal(int signal) const {
   [[maybe_unused]] const ssize_t ignored = ::write(signals_.get(), line.data(), line.size());
 }
 
+bool RankProcess::HasUnreadInput() const {
+  int unread = 0;
+  return elsewhere_ && ::ioctl(signals_.get(), FIONREAD, &unread) == 0 && unread > 0;
+}
+
+void RankProcess::EndConnection() {
+  connection_ended_ = true;
+  child_.Signal(SIGKILL);
+}
+
 std::optional<Ending> RankProcess::Poll() {
   const std::optional<int> status = child_.Poll();
   if (!status.has_value()) return std::nullopt;
+  if (connection_ended_) return Ending{.rank = rank_, .code = ExitCode(ErrorCode::kCancelled)};
   return EndingOf(rank_, *status, elsewhere_);
 }
 

@@ -25,6 +25,8 @@ struct RankCommand {
   std::string program;
   std::vector<std::string> arguments;  ///< from the program's name on
   std::vector<std::string> environment;
+  /// What ssh's standard input begins with, before signals; at most 4096 bytes.
+  std::string first_input = {};
 };
 
 class RankProcess {
@@ -46,6 +48,10 @@ class RankProcess {
 
   /// Has the rank get a signal, wherever it runs.
   void Signal(int signal) const;
+  /// Whether ssh has not read what it was given, as if its connection was never made.
+  bool HasUnreadInput() const;
+  /// Kills ssh, whose connection hangs. Poll then says that the rank was interrupted.
+  void EndConnection();
   /// Returns how the rank has ended, once.
   std::optional<Ending> Poll();
   /// Gives the rank up, though it does not end: ssh is killed, a process of this host is left
@@ -59,6 +65,7 @@ class RankProcess {
   bool elsewhere_;
   std::string name_;
   Child child_;
+  bool connection_ended_ = false;
   UniqueFd signals_;  ///< the standard input of ssh (train/launch/remote_command.h)
   UniqueFd output_;
 };

@@ -33,6 +33,8 @@ std::string RemoteCommand(const RemoteRank& rank) {
     script +=
         fmt::format("export {}={}; ", variable.substr(0, end), ShellWord(variable.substr(end + 1)));
   }
+  // `read` takes no byte behind the line.
+  script += "IFS= read -r secret || exit 3; export \"$secret\"; unset secret; ";
   // A shell's background commands have no standard input but by name. The reader keeps no
   // descriptor of the rank's output, so its end is noticed.
   script +=

@@ -1,5 +1,8 @@
 // The command that ssh runs on another host: it becomes a rank there.
 //
+// The first line of ssh's standard input is a variable of the rank's environment that no list of
+// processes may show: the token of the job.
+//
 // A rank on another host gets signals and notices the end of its launcher by ssh's standard input.
 // The shell that becomes the rank leaves a reader behind, which takes names of signals from there,
 // one a line, and sends them to the rank. The end of the input, which comes when the launcher or

@@ -40,6 +40,39 @@ std::string KeyName(std::string pointer) {
   return pointer;
 }
 
+/// "rank 2 (host b)"
+std::string RankText(const comm::Job& job, size_t rank) {
+  return fmt::format("rank {} (host {})", rank, job.hosts()[rank]);
+}
+
+using NamedValue = NamedValues::value_type;
+
+/// The first value in which two ranks differ; null: one has no more.
+Error Differ(const std::string& rank, const NamedValue* value, const std::string& first_rank,
+             const NamedValue* first_value) {
+  if (value == nullptr || first_value == nullptr || value->first != first_value->first) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "{} has other keys than {}: {} is on one of them only; start all ranks alike",
+                     rank, first_rank, (value != nullptr ? value : first_value)->first);
+  }
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "{} differs between ranks: {} on {}, {} on {}; start all ranks alike",
+                   value->first, value->second, rank, first_value->second, first_rank);
+}
+
+/// Says what differs, where some of the texts of all ranks do.
+Status FindDifference(const comm::Job& job, const std::vector<std::string>& texts) {
+  const auto first_rank = nlohmann::json::parse(texts.front()).get<NamedValues>();
+  for (size_t rank = 1; rank < texts.size(); ++rank) {
+    const auto other = nlohmann::json::parse(texts[rank]).get<NamedValues>();
+    const auto [one, two] = std::ranges::mismatch(other, first_rank);
+    if (one == other.end() && two == first_rank.end()) continue;
+    return Differ(RankText(job, rank), one == other.end() ? nullptr : &*one, RankText(job, 0),
+                  two == first_rank.end() ? nullptr : &*two);
+  }
+  return {};
+}
+
 }  // namespace
 
 NamedValues ValuesToBeAlike(const std::string& identity, const config::Config& config,
@@ -73,6 +106,17 @@ Result<std::string> RecogniseWeights(const zero::ModelSpec& model,
     }
   }
   return fmt::format("{:016x}", offload::Checksum(std::as_bytes(std::span(values))));
+}
+
+Status CheckAlike(comm::Job& job, const NamedValues& mine) {
+  const std::string text = nlohmann::json(mine).dump();
+  const uint64_t hash = offload::Checksum(std::as_bytes(std::span(text)));
+  PENSTOCK_ASSIGN(const std::vector<std::string> hashes, job.Gather(fmt::format("{:016x}", hash)));
+  const auto is_first = [&](const std::string& other) { return other == hashes.front(); };
+  if (std::ranges::all_of(hashes, is_first)) return job.Agree(Status());
+  // All ranks see the same hashes and the same texts, and so find the same difference.
+  PENSTOCK_ASSIGN(const std::vector<std::string> texts, job.Gather(text));
+  return job.Agree(FindDifference(job, texts));
 }
 
 }  // namespace penstock::train

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "comm/job.h"
 #include "config/config.h"
 #include "zero/model.h"
 #include "zero/tile_fill.h"
@@ -28,5 +29,10 @@ NamedValues ValuesToBeAlike(const std::string& identity, const config::Config& c
 /// of every tensor. Errors: of the source.
 Result<std::string> RecogniseWeights(const zero::ModelSpec& model,
                                      const zero::TensorSource& weights);
+
+/// Compares values that should be alike on all ranks of a job of several. All ranks tell each other
+/// a hash of theirs; only where these differ, the values themselves. Errors: kInvalidArgument,
+/// naming the key, the lowest rank that differs from rank 0, and both values; of the job.
+Status CheckAlike(comm::Job& job, const NamedValues& mine);
 
 }  // namespace penstock::train

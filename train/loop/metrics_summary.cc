@@ -58,6 +58,7 @@ void AddTotals(const LoopSummary& loop, const ModelCost& cost, uint32_t ranks, J
   out["nvme_write_bytes"] = total.nvme_write_bytes;
   out["nvme_init_bytes"] = loop.end.counters.nvme_init_bytes;
   out["nvme_commit_bytes"] = loop.end.counters.nvme_commit_bytes;
+  out["nvme_verify_bytes"] = loop.end.counters.nvme_verify_bytes;
   out["evictions"] = loop.end.counters.evictions;
 }
 
@@ -135,8 +136,9 @@ std::string ToTable(const RunSummary& summary) {
                    ToString(Bytes{last.nvme_read_bytes - first.nvme_read_bytes}),
                    ToString(Bytes{last.nvme_write_bytes - first.nvme_write_bytes})));
   line("nvme, beside them",
-       fmt::format("{} at the start, {} in commits", ToString(Bytes{last.nvme_init_bytes}),
-                   ToString(Bytes{last.nvme_commit_bytes})));
+       fmt::format("{} at the start, {} in commits, {} read back of them",
+                   ToString(Bytes{last.nvme_init_bytes}), ToString(Bytes{last.nvme_commit_bytes}),
+                   ToString(Bytes{last.nvme_verify_bytes})));
   line("waiting for I/O", fmt::format("{} of the time", Share(io_wait, seconds)));
   line("updates under compute", fmt::format("{} of {:.2f} s", Share(hidden, update), update));
   return table;

@@ -40,7 +40,7 @@ std::string Seen(const StateFiles& files) {
 
 /// Says of the files of rank `of` that `reader` needs them and does not see them. `all`: what each
 /// rank sees.
-Error NotSeen(const StateFiles& files, size_t of, size_t reader,
+Error NotSeen(const Folder& run, const StateFiles& files, size_t of, size_t reader,
               const std::vector<std::string>& all, Ranks& ranks) {
   const RankFiles& rank = files.ranks[of];
   const std::string file =
@@ -48,6 +48,12 @@ Error NotSeen(const StateFiles& files, size_t of, size_t reader,
   const auto owner =
       std::ranges::find_if(all, [of](const auto& seen) { return seen[of] == kSeen; });
   if (owner == all.end()) {
+    // The ranks ended before each had its files; a drive is not what is missing.
+    const auto ended = NothingIfWithoutRows(
+        run, fmt::format("it has no rows, and no rank sees {}: it ended before its first commit, "
+                         "unless its rows were moved away",
+                         file));
+    if (ended) return *ended;
     return MakeError(ErrorCode::kNotFound,
                      "--resume: no rank sees {}; start a rank there, or mount its drive", file);
   }
@@ -79,6 +85,18 @@ std::vector<HeldCommit> HeldFromText(const std::string& text) {
   return commits;
 }
 
+/// What a rank says whose files cannot be opened: if they were never whole, that there is no
+/// commit.
+Error NotOpened(const Folder& run, const StateFiles& files, uint32_t rank, const Error& error) {
+  std::error_code ignored;
+  const bool never_whole =
+      error.code == ErrorCode::kNotFound ||
+      (error.code == ErrorCode::kCorruption &&
+       std::filesystem::file_size(files.ranks[rank].paths.front(), ignored) == 0);
+  if (!never_whole) return error;
+  return NothingIfWithoutRows(run, error.message).value_or(error);
+}
+
 /// The share that a rank expects in its files.
 Result<std::unique_ptr<StateReader>> OpenMine(const StateFiles& files, const comm::World& world) {
   PENSTOCK_ASSIGN(
@@ -93,7 +111,7 @@ Result<std::unique_ptr<StateReader>> OpenMine(const StateFiles& files, const com
 
 }  // namespace
 
-Result<bool> SeeOwnFilesOnly(const StateFiles& files, Ranks& ranks) {
+Result<bool> SeeOwnFilesOnly(const Folder& run, const StateFiles& files, Ranks& ranks) {
   PENSTOCK_ASSIGN(const std::vector<std::string> all, ranks.job().Gather(Seen(files)));
   const auto sees = [](const std::string& seen) { return seen.find(kSeen) != std::string::npos; };
   const auto knows = [&](const std::string& seen) { return seen.size() == files.ranks.size(); };
@@ -106,21 +124,28 @@ Result<bool> SeeOwnFilesOnly(const StateFiles& files, Ranks& ranks) {
       if (all[reader][of] == kSeen) continue;
       all_see_all = false;
       if (same_ranks && of != reader) continue;
-      PENSTOCK_TRY(ranks.Agree(Status(NotSeen(files, of, reader, all, ranks))));
+      PENSTOCK_TRY(ranks.Agree(Status(NotSeen(run, files, of, reader, all, ranks))));
     }
   }
   return !all_see_all;
 }
 
 Result<ResumePoint> OpenOwnShare(const Folder& run, const StateFiles& files, Ranks& ranks) {
-  PENSTOCK_ASSIGN(std::unique_ptr<StateReader> mine, ranks.Agree(OpenMine(files, ranks.world())));
+  Result<std::unique_ptr<StateReader>> opened = OpenMine(files, ranks.world());
+  if (!opened.ok()) opened = NotOpened(run, files, ranks.world().rank, opened.error());
+  PENSTOCK_ASSIGN(std::unique_ptr<StateReader> mine, ranks.Agree(std::move(opened)));
   PENSTOCK_ASSIGN(const std::vector<std::string> texts,
                   ranks.job().Gather(HeldToText(mine->commits())));
   std::vector<std::vector<HeldCommit>> held;
   for (const std::string& text : texts) held.push_back(HeldFromText(text));
-  PENSTOCK_ASSIGN(const offload::CommitName agreed, ranks.Agree(offload::AgreedCommit(held)));
-  PENSTOCK_TRY(ranks.Agree(mine->Use(agreed)));
-  return ranks.Agree(OpenResumePoint(run, std::make_unique<zero::CommittedShare>(std::move(mine))));
+  Result<std::vector<offload::CommitName>> agreed = offload::CommonCommits(held);
+  if (!agreed.ok() && agreed.error().code == ErrorCode::kNotFound) {
+    agreed = NothingToResume(run, agreed.error().message);
+  }
+  PENSTOCK_TRY(ranks.Agree(agreed.status()));
+  auto share = std::make_unique<zero::CommittedShare>(std::move(mine));
+  share->SetCommits(*std::move(agreed));
+  return ranks.Agree(OpenResumePoint(run, std::move(share)));
 }
 
 }  // namespace penstock::train

@@ -17,9 +17,9 @@ namespace penstock::train {
 /// they can continue in them. `files`: none where they are not known. Errors: a file that nobody
 /// sees while others are there, or that is seen by other ranks than the one that needs it; the
 /// message names file, rank and host.
-Result<bool> SeeOwnFilesOnly(const StateFiles& files, Ranks& ranks);
+Result<bool> SeeOwnFilesOnly(const Folder& run, const StateFiles& files, Ranks& ranks);
 
-/// Opens this rank's share of the last commit of `run`, the newest that all ranks hold. Errors: as
+/// Opens this rank's share of the commits of `run` that all ranks hold. Errors: as
 /// those of OpenResumePoint, of the lowest rank that has one.
 Result<ResumePoint> OpenOwnShare(const Folder& run, const StateFiles& files, Ranks& ranks);
 

@@ -38,14 +38,15 @@ Result<std::optional<Bytes>> GpuOf(const PlanCommand& command) {
 }
 
 Result<MemoryLimits> LimitsOf(const config::Config& config, device::Kind kind,
-                              const std::optional<Bytes>& gpu, uint32_t local_ranks) {
+                              const std::optional<Bytes>& gpu, uint32_t local_ranks,
+                              const std::optional<Bytes>& drive_capacity) {
   MemoryLimits limits;
   const auto machine = [&] { return ReadOfferedMemory(gpu, local_ranks); };
   PENSTOCK_ASSIGN(const MemoryBudget taken, TakeLimits(config, machine));
   limits.host = taken.host;
   // Of a GPU that is not here only a limit that was given is known.
   if (kind == device::Kind::kCpu || gpu || config.device_memory) limits.device = taken.device;
-  limits.drive = FreeSpaceTogether(config.nvme_paths);
+  limits.drive = drive_capacity ? drive_capacity : FreeSpaceTogether(config.nvme_paths);
   if (limits.drive) limits.drive = Bytes{limits.drive->value / local_ranks};
   return limits;
 }
@@ -67,8 +68,8 @@ class Planner {
                                    planner.model_.name));
     const comm::World world = planner.WorldOf(command.ranks);
     ChooseThreads(planner.kind(), {.sharing = world.local_size, .bound = false}, &given.config);
-    PENSTOCK_ASSIGN(planner.limits_,
-                    LimitsOf(given.config, planner.kind(), planner.gpu_, world.local_size));
+    PENSTOCK_ASSIGN(planner.limits_, LimitsOf(given.config, planner.kind(), planner.gpu_,
+                                              world.local_size, command.drive_capacity));
     PENSTOCK_ASSIGN(planner.speed_, FindSpeed(command.speed, planner.TrainingOf(given)));
     return planner;
   }

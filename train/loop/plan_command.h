@@ -26,6 +26,8 @@ struct PlanCommand {
   uint32_t nodes = 1;  ///< divides the ranks
   std::optional<Bytes> device_memory = {};
   std::optional<Bytes> host_memory = {};
+  /// What the drives of a node have for state files; none: what is free here.
+  std::optional<Bytes> drive_capacity = {};
   std::optional<uint64_t> sequence_length = {};
   config::AutoFlags auto_flags = {};  ///< what "auto" in the config means
   GivenSpeed speed = {};

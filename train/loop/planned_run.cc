@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-
 #include "train/plan/run_plan.h"
 
 namespace penstock::train {
@@ -40,8 +38,15 @@ PlanFigures FiguresOf(const LoopSummary& loop, uint32_t ranks) {
   return figures;
 }
 
-std::string Part(const char* what, double planned, double measured, double apart) {
-  if (planned <= 0 || std::abs(measured / planned - 1) <= apart) return "";
+/// How far what is measured may be from its plan, as shares of that.
+struct Tolerance {
+  double above;
+  double below;
+};
+
+std::string Part(const char* what, double planned, double measured, Tolerance apart) {
+  const double ratio = planned > 0 ? measured / planned : 1;
+  if (ratio <= 1 + apart.above && ratio >= 1 - apart.below) return "";
   return fmt::format("; {}: planned {:.4g}, measured {:.4g}", what, planned, measured);
 }
 
@@ -56,21 +61,26 @@ std::optional<PlannedAndMeasured> HoldAgainstPlan(const TrainJob& job, const Loo
                             .measured = FiguresOf(loop, job.world.size)};
 }
 
-std::string PlanNotice(const PlannedAndMeasured& figures, uint64_t steps) {
+std::string PlanNotice(const PlannedAndMeasured& figures, uint64_t steps, uint64_t skipped) {
   if (steps < kStepsToCompare) return "";
+  // A skipped step has no update: it moves less than is planned, and takes less time.
+  const double left_out = static_cast<double>(skipped) / static_cast<double>(steps);
+  const Tolerance peak = {.above = kBytesApart, .below = kBytesApart};
+  const Tolerance bytes = {.above = kBytesApart, .below = kBytesApart + left_out};
+  const Tolerance time = {.above = kTimeApart, .below = kTimeApart + left_out};
   const PlanFigures& planned = figures.planned;
   const PlanFigures& measured = figures.measured;
   const auto number = [](uint64_t bytes) { return static_cast<double>(bytes); };
   std::string parts = Part("device peak in bytes", number(planned.device_peak_bytes),
-                           number(measured.device_peak_bytes), kBytesApart) +
+                           number(measured.device_peak_bytes), peak) +
                       Part("host peak in bytes", number(planned.host_peak_bytes),
-                           number(measured.host_peak_bytes), kBytesApart) +
+                           number(measured.host_peak_bytes), peak) +
                       Part("bytes read a step", planned.nvme_read_bytes_per_step,
-                           measured.nvme_read_bytes_per_step, kBytesApart) +
+                           measured.nvme_read_bytes_per_step, bytes) +
                       Part("bytes written a step", planned.nvme_write_bytes_per_step,
-                           measured.nvme_write_bytes_per_step, kBytesApart);
+                           measured.nvme_write_bytes_per_step, bytes);
   if (planned.step_s && measured.step_s) {
-    parts += Part("seconds of a step", *planned.step_s, *measured.step_s, kTimeApart);
+    parts += Part("seconds of a step", *planned.step_s, *measured.step_s, time);
   }
   if (parts.empty()) return "";
   return "the run parts from its plan" + parts + "; penstock plan says what it counts with";

@@ -17,7 +17,8 @@ namespace penstock::train {
 std::optional<PlannedAndMeasured> HoldAgainstPlan(const TrainJob& job, const LoopSummary& loop);
 
 /// Returns one line on what parts from the plan by more than 5 % (bytes) or 20 % (time); empty if
-/// nothing does, or if the run had too few steps to tell.
-std::string PlanNotice(const PlannedAndMeasured& figures, uint64_t steps);
+/// nothing does, or if the run had too few steps to tell. `skipped` of the steps were without
+/// update, and took less for that reason.
+std::string PlanNotice(const PlannedAndMeasured& figures, uint64_t steps, uint64_t skipped);
 
 }  // namespace penstock::train

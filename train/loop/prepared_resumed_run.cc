@@ -14,6 +14,7 @@
 #include "train/loop/run_beginning.h"
 #include "train/loop/run_facts.h"
 #include "train/process/log.h"
+#include "train/run/doubted_commit.h"
 #include "train/run/resume.h"
 #include "train/run/run_changes.h"
 #include "train/run/scratch_folder.h"
@@ -78,18 +79,32 @@ Result<Folder> OpenShared(const Beginning& beginning) {
                    run.error().message);
 }
 
-/// The commit as each rank sees it: alone, a rank has its files to itself.
-Result<ResumePoint> OpenPoint(const Beginning& beginning, const std::optional<RunFolder>& folder,
-                              const std::optional<std::string>& snapshot, Ranks& ranks) {
+/// The files as each rank sees them: alone, a rank has its files to itself.
+Result<ResumePoint> OpenFilesOf(const Beginning& beginning, const std::optional<RunFolder>& folder,
+                                const std::optional<std::string>& snapshot, Ranks& ranks) {
   if (ranks.alone()) return OpenResumePoint(folder->folder(), snapshot);
   PENSTOCK_ASSIGN(const Folder run, ranks.Agree(OpenShared(beginning)));
   if (!snapshot) {
     const Result<RunInfo> info = ReadRunInfo(run);
     const StateFiles files = info.ok() ? info->state : StateFiles();
-    PENSTOCK_ASSIGN(const bool own_only, SeeOwnFilesOnly(files, ranks));
+    PENSTOCK_ASSIGN(const bool own_only, SeeOwnFilesOnly(run, files, ranks));
     if (own_only) return OpenOwnShare(run, files, ranks);
   }
   return ranks.Agree(OpenResumePoint(run, snapshot, offload::StateLock::kShared));
+}
+
+/// The newest commit that is whole on all ranks.
+Result<ResumePoint> OpenPoint(const Beginning& beginning, const std::optional<RunFolder>& folder,
+                              const std::optional<std::string>& snapshot, Ranks& ranks) {
+  PENSTOCK_ASSIGN(ResumePoint point, OpenFilesOf(beginning, folder, snapshot, ranks));
+  PENSTOCK_ASSIGN(const Folder run, ranks.Agree(OpenShared(beginning)));
+  const TogetherWith others{
+      .rank = ranks.world().rank,
+      .ranks = ranks.world().size,
+      .agree = [&ranks](const Status& mine) { return ranks.Agree(mine); },
+      .gather = [&ranks](std::string mine) { return ranks.job().Gather(std::move(mine)); }};
+  PENSTOCK_TRY(ranks.Agree(TakeWholeCommit(point, run, others)));
+  return point;
 }
 
 /// What a rank has of a run that it continues, before it makes anything.
@@ -192,6 +207,8 @@ Result<std::optional<PreparedRun>> PrepareResumedRun(const TrainOptions& given,
   } else {
     PENSTOCK_TRY(MoveTogether(from, info, *machine.session, run.folder, *interrupt, ranks));
   }
+  // The commit that was left is erased, or its state is not the run's any more.
+  PENSTOCK_TRY(ranks.Agree(run.folder ? RemoveDoubt(run.folder->folder()) : Status()));
   if (run.job.config.durable) ranks.Committed(from.train.step);
   PreparedRun prepared{.folder = std::move(run.folder),
                        .options = std::move(run.options),

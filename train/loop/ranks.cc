@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
 
@@ -34,21 +33,6 @@ constexpr std::chrono::seconds kLastWord{5};
 /// How long the cleanup waits for files that are being made. Afterwards it leaves all that there
 /// is, and RUN, which names it.
 constexpr std::chrono::seconds kFilesMade{2};
-
-using NamedValue = NamedValues::value_type;
-
-/// The first value in which two ranks differ; null: one has no more.
-Error Differ(const std::string& rank, const NamedValue* value, const std::string& first_rank,
-             const NamedValue* first_value) {
-  if (value == nullptr || first_value == nullptr || value->first != first_value->first) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "{} has other keys than {}: {} is on one of them only; start all ranks alike",
-                     rank, first_rank, (value != nullptr ? value : first_value)->first);
-  }
-  return MakeError(ErrorCode::kInvalidArgument,
-                   "{} differs between ranks: {} on {}, {} on {}; start all ranks alike",
-                   value->first, value->second, rank, first_value->second, first_rank);
-}
 
 /// How long a report may take: a file system that hangs may be why the job has failed.
 constexpr std::chrono::seconds kReport{1};
@@ -140,18 +124,7 @@ Result<std::string> Ranks::FromFirst(std::string text) {
 }
 
 Status Ranks::CheckAlike(const NamedValues& mine) {
-  if (alone()) return {};
-  PENSTOCK_ASSIGN(const std::vector<std::string> all, job_->Gather(nlohmann::json(mine).dump()));
-  const auto first_rank = nlohmann::json::parse(all.front()).get<NamedValues>();
-  for (size_t rank = 1; rank < all.size(); ++rank) {
-    const auto other = nlohmann::json::parse(all[rank]).get<NamedValues>();
-    const auto [one, two] = std::ranges::mismatch(other, first_rank);
-    if (one == other.end() && two == first_rank.end()) continue;
-    // All ranks see the same values, and so find the same difference.
-    return Agree(Differ(NameOf(*job_, rank), one == other.end() ? nullptr : &*one, NameOf(*job_, 0),
-                        two == first_rank.end() ? nullptr : &*two));
-  }
-  return Agree(Status());
+  return alone() ? Status() : train::CheckAlike(*job_, mine);
 }
 
 Result<std::vector<zero::StepNote>> Ranks::ExchangeNotes(const zero::StepNote& note) {

@@ -10,6 +10,7 @@
 
 #include "base/units.h"
 #include "comm/job.h"
+#include "offload/whole_commit.h"
 #include "train/loop/prepared_replay.h"
 #include "train/loop/ranks.h"
 #include "train/loop/trainer.h"
@@ -39,6 +40,7 @@ struct Origin {
   std::optional<std::string> snapshot;  ///< none: the run's last commit
   RunInfo info;                         ///< of the run, or of the snapshot
   uint64_t step = 0;
+  offload::CommitName commit;
   std::string identity;
   std::string row;
 };
@@ -47,11 +49,14 @@ Result<Origin> ReadOrigin(const Folder& of, const std::optional<std::string>& sn
   Origin origin{.snapshot = snapshot};
   PENSTOCK_ASSIGN(origin.info, ReadRunInfo(of));
   PENSTOCK_ASSIGN(const std::unique_ptr<zero::CommittedState> state, OpenFiles(origin.info.state));
+  PENSTOCK_ASSIGN(const std::string left, offload::UseWholeCommit(*state));
+  if (!left.empty()) LogNotice(left);
   PENSTOCK_TRY(CheckInfo(origin.info, *state));
   const zero::TrainState& train = state->train_state();
   PENSTOCK_ASSIGN(CommitTexts texts,
                   ReadCommitTexts(train.run_json, train.step, origin.info.state.first()));
   origin.step = train.step;
+  origin.commit = state->commit();
   origin.identity = std::move(texts.identity);
   origin.row = std::move(texts.row);
   return origin;
@@ -165,6 +170,7 @@ Result<TrainOptions> OptionsOf(const Replay& replay, bool fp32, const std::strin
   options.replay =
       ReplayOptions{.run = replay.run.path(),
                     .snapshot = replay.origin.snapshot,
+                    .commit = replay.origin.commit,
                     .other_dtype = fp32 && DTypeOf(replay.origin.identity) != DType::kFloat32};
   return options;
 }
@@ -220,6 +226,7 @@ Result<ReplayPass> Compute(const Replay& replay, bool fp32) {
 /// What is wrong with the weights of the commit, a line for each tensor.
 Result<std::vector<std::string>> CommitFaults(const Origin& origin) {
   PENSTOCK_ASSIGN(const std::unique_ptr<zero::CommittedState> state, OpenFiles(origin.info.state));
+  PENSTOCK_TRY(state->Use(origin.commit));
   PENSTOCK_ASSIGN(const zero::CommitCheck check, state->Check([](Bytes, Bytes) {}));
   std::vector<std::string> faults;
   for (const zero::ValueFault& fault : check.values) faults.push_back(ToText(fault));
@@ -327,7 +334,7 @@ Result<ReplayOutcome> RunReplay(const ReplayCommand& command) {
   PENSTOCK_TRY(CheckAlone());
   PENSTOCK_ASSIGN(const Folder run, OpenRun(command.run));
   PENSTOCK_TRY(ReadRunInfo(run).status());
-  PENSTOCK_ASSIGN(const RunLock lock, RunLock::Take(run));
+  PENSTOCK_ASSIGN(const RunLock lock, RunLock::TakeToRead(run));
   PENSTOCK_ASSIGN(const RunInfo current, ReadRunInfo(run));
   PENSTOCK_TRY(CheckWhole(current, command.run));
   PENSTOCK_ASSIGN(const Origin origin, FindOrigin(command, run));

@@ -14,6 +14,7 @@
 #include "train/loop/trainer_job.h"
 #include "train/loop/trainer_loop.h"
 #include "train/process/log.h"
+#include "train/run/doubted_commit.h"
 #include "train/run/snapshot_service.h"
 
 namespace penstock::train {
@@ -84,6 +85,16 @@ LoopParts LoopPartsOf(PreparedRun& run, Ranks& ranks, OverflowSearch& search, Pr
             if (run.machine.trace) run.machine.trace->Keep();
           },
       .check_folder = [&run] { return run.folder ? CheckThere(*run.folder) : Status(); },
+      .note_doubt =
+          [&run](const std::optional<uint64_t>& step) {
+            if (!run.folder) return Status();
+            const Folder& folder = run.folder->folder();
+            const Status noted =
+                step ? NoteDoubt(folder, {run.info.state.uuid, *step}) : RemoveDoubt(folder);
+            // A run that goes on takes the commit back itself where it has to.
+            if (!noted.ok()) LogNotice(noted.error().message);
+            return Status();
+          },
       .watch = watch,
       .search = &search,
       .snapshots = snapshots,
@@ -130,7 +141,7 @@ Status FinishTrace(Trace& trace, const LoopSummary& loop) {
 Result<RunSummary> FinishRun(const PreparedRun& run, const LoopSummary& loop) {
   RunSummary summary = Summarise(run, loop);
   summary.plan = HoldAgainstPlan(run.job, loop);
-  const std::string parts = summary.plan ? PlanNotice(*summary.plan, loop.steps) : "";
+  const std::string parts = summary.plan ? PlanNotice(*summary.plan, loop.steps, loop.skipped) : "";
   if (!parts.empty()) LogNotice(parts);
   const Status written = run.folder->WriteSummary(ToJson(summary));
   const Status whole = CheckThere(*run.folder);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,12 +13,17 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "config/auto.h"
+#include "offload/commit_agreement.h"
 #include "train/loop/data.h"
 #include "train/loop/metrics_summary.h"
 #include "train/models/registry.h"
 #include "train/numerics/replayed_steps.h"
 #include "train/run/run_changes.h"
 #include "train/run/skipped_steps.h"
+
+namespace penstock::zero {
+struct EngineOptions;
+}  // namespace penstock::zero
 
 namespace penstock::train {
 
@@ -28,6 +34,7 @@ enum class DeviceChoice { kAuto, kCpu, kCuda };
 struct ReplayOptions {
   std::string run;                      ///< the other run; who trains holds its lock
   std::optional<std::string> snapshot;  ///< of it; none: its last commit
+  offload::CommitName commit;           ///< of the state, which is whole
   bool other_dtype = false;             ///< the dtype is not that of the other run
   uint64_t stop_after = 0;              ///< step
   bool commits = false;                 ///< ends with a commit, to go on from
@@ -56,6 +63,8 @@ struct TrainOptions {
   std::vector<StepRange> skips = {};         ///< steps to pass over; the same
   std::optional<std::string> trace;          ///< file to write; must not exist
   std::optional<ReplayOptions> replay = {};  ///< not of the command line
+  /// Tests may change how the engine is made; not of the command line.
+  std::function<void(zero::EngineOptions&)> change_engine = {};
 
   bool resumes() const { return resume || resume_from.has_value(); }
 };

@@ -24,6 +24,7 @@ enum NoteField : size_t {
   kWriteBytes,
   kInitBytes,
   kCommitBytes,
+  kVerifyBytes,
   kEvictions,
   kDevicePeak,
   kHostPeak,
@@ -67,6 +68,7 @@ Result<LoopSummary> TrainLoop::Run() {
   const bool numeric = status.error().code == ErrorCode::kNumeric;
   // A step that was not finished has no row.
   const uint64_t failed = row_.has_value() ? row_->step : parts_.session.state().step + 1;
+  const NumericEnd end = HowItEnds();
   parts_.tell_failure(status.error());
   // What is committed is known when the commit that was begun has ended. A step that waited for it
   // may have failed because of it.
@@ -78,7 +80,7 @@ Result<LoopSummary> TrainLoop::Run() {
   std::string message = status.error().message;
   if (numeric) message += TakeBackDoubtfulCommit();
   message += "; " + WhatIsCommitted(status.error());
-  if (numeric) message += HowToGoOn(failed);
+  if (numeric) message += HowToGoOn(failed, end);
   if (numeric && parts_.watch != nullptr) {
     parts_.watch->End(parts_.session.state().step, message);
   }
@@ -158,6 +160,7 @@ Status TrainLoop::RunStep() {
   TakeNotes(std::move(outcome.notes));
   if (!alone() && options_.world.rank == 0) NameSlowRank();
   PENSTOCK_ASSIGN(const double loss, parts_.model.Loss());
+  PENSTOCK_TRY(NoteDoubt(loss));
 
   StepRow row;
   row.step = outcome.step;
@@ -296,6 +299,7 @@ zero::StepNote TrainLoop::Note() const {
   note[kWriteBytes] = static_cast<double>(counters.nvme_write_bytes);
   note[kInitBytes] = static_cast<double>(counters.nvme_init_bytes);
   note[kCommitBytes] = static_cast<double>(counters.nvme_commit_bytes);
+  note[kVerifyBytes] = static_cast<double>(counters.nvme_verify_bytes);
   note[kEvictions] = static_cast<double>(counters.evictions);
   note[kDevicePeak] = static_cast<double>(DevicePeak().value);
   note[kHostPeak] = static_cast<double>(parts_.session.host_peak().value);
@@ -343,6 +347,7 @@ Reading TrainLoop::Now() const {
     reading.counters.nvme_write_bytes += told(kWriteBytes);
     reading.counters.nvme_init_bytes += told(kInitBytes);
     reading.counters.nvme_commit_bytes += told(kCommitBytes);
+    reading.counters.nvme_verify_bytes += told(kVerifyBytes);
     reading.counters.evictions += told(kEvictions);
     reading.device_peak = std::max(reading.device_peak, Bytes{told(kDevicePeak)});
     reading.host_peak = std::max(reading.host_peak, Bytes{told(kHostPeak)});

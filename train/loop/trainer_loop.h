@@ -33,6 +33,7 @@
 #include "train/loop/search_rule.h"
 #include "train/loop/slow_rank.h"
 #include "train/models/model.h"
+#include "train/numerics/advice.h"
 #include "train/plan/batch_rampup.h"
 #include "train/run/csv_monitor.h"
 #include "train/run/skipped_steps.h"
@@ -56,6 +57,9 @@ struct LoopParts {
   std::function<void()> keep_folder;     ///< called after every step and commit: RUN has results
   /// Called after every commit, before it counts: checks that RUN still exists, with its rows.
   std::function<Status()> check_folder = [] { return Status(); };
+  /// Called when it changes which commit is in doubt; see train/run/doubted_commit.h.
+  std::function<Status(std::optional<uint64_t> step)> note_doubt =
+      [](const std::optional<uint64_t>&) { return Status(); };
   RunWatch* watch = nullptr;             ///< none: another rank has it, or nobody watches
   OverflowSearch* search = nullptr;      ///< none: no step is searched
   SnapshotService* snapshots = nullptr;  ///< none: nobody can ask for any
@@ -149,6 +153,9 @@ class TrainLoop {
   /// several ranks, of which the others have no part in the rows.
   Status EndRow();
   bool CommitDue() const;
+  /// Notes the newest commit if no loss that its weights gave was finite, or that it is not in
+  /// doubt any more. `loss`: of the step that is done.
+  Status NoteDoubt(double loss);
   /// If a run ends because of its numbers, takes back a commit that they speak against. Returns the
   /// text that reports it.
   std::string TakeBackDoubtfulCommit();
@@ -156,7 +163,9 @@ class TrainLoop {
   std::string WhatIsCommitted(const Error& failure) const;
   /// Returns the end of a numeric failure's message: whether the commit can be resumed, or what
   /// else to do. `failed`: the step that ended the run.
-  std::string HowToGoOn(uint64_t failed) const;
+  std::string HowToGoOn(uint64_t failed, const NumericEnd& end) const;
+  /// Returns what is known of the step that the run ends with.
+  NumericEnd HowItEnds() const;
   /// Begins a commit. Training continues beside it until the next update, which needs FinishCommit.
   Status BeginCommit();
   /// Waits for the commit that was begun, if one was, and has the watch say why it was refused.
@@ -197,6 +206,7 @@ class TrainLoop {
   std::optional<StepRow> row_;  ///< of the step that has not ended
   Reading row_begin_;
   Trace::Row steps_;                    ///< of the trace, where there is one
+  std::optional<uint64_t> doubted_;     ///< the step of the commit that is noted
   bool begins_run_ = false;             ///< the commit of step 0 was begun here
   std::optional<uint64_t> committing_;  ///< the step of a commit that was begun and not finished
   Status rows_synced_;                  ///< before that commit; set by whoever makes it

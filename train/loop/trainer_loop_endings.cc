@@ -1,7 +1,11 @@
 // The loop over steps: what is left when a run fails, and what its user can do.
 #include <fmt/ranges.h>
 
+#include <cmath>
+#include <optional>
+
 #include "train/loop/trainer_loop.h"
+#include "train/numerics/advice.h"
 
 namespace penstock::train {
 namespace {
@@ -26,6 +30,17 @@ std::string CommittedIn(uint64_t step, const zero::Session& session, const Error
                      failure.message.find(why) == std::string::npos ? ": " + why : "");
 }
 
+Status TrainLoop::NoteDoubt(double loss) {
+  const zero::Session& session = parts_.session;
+  // A commit that this run did not make is not taken back, and may be as bad.
+  const bool untried = session.untried() && !std::isfinite(loss);
+  const bool doubtful = options_.config.durable && (session.commit_is_doubtful() || untried);
+  const std::optional<uint64_t> now = doubtful ? session.committed_step() : std::nullopt;
+  if (now == doubted_) return {};
+  doubted_ = now;
+  return parts_.note_doubt(now);
+}
+
 std::string TrainLoop::TakeBackDoubtfulCommit() {
   if (parts_.snapshots != nullptr) parts_.snapshots->Wait();  // it may be copying that commit
   const Result<std::optional<uint64_t>> step = parts_.session.TakeBackDoubtfulCommit();
@@ -37,6 +52,7 @@ std::string TrainLoop::TakeBackDoubtfulCommit() {
     return "; no loss after the last commit was finite, and no other commit is left";
   }
   if (!*step) return "";
+  if (doubted_) static_cast<void>(parts_.note_doubt(std::nullopt));  // it names no commit any more
   return fmt::format("; the commit of step {} was taken back, as no loss after it was finite",
                      **step);
 }
@@ -53,15 +69,32 @@ std::string TrainLoop::WhatIsCommitted(const Error& failure) const {
       *step);
 }
 
-std::string TrainLoop::HowToGoOn(uint64_t failed) const {
-  if (!parts_.session.committed_step()) return "; a lower learning rate may help";
+NumericEnd TrainLoop::HowItEnds() const {
+  NumericEnd end{.forward_finite = !row_.has_value() || std::isfinite(row_->loss),
+                 .updated = !begins_run_ || summary_.skipped < summary_.steps ||
+                            (row_.has_value() && !row_->skipped)};
+  const std::optional<config::LossScaling>& scaling = options_.config.loss_scaling;
+  if (!scaling) return end;
+  end.dtype = DType::kFloat16;
+  end.static_scale = scaling->loss_scale;
+  end.zero_gradient = row_.has_value() && !row_->skipped && row_->grad_norm == 0;
+  const bool at_minimum = row_.has_value() && row_->loss_scale <= scaling->min_loss_scale;
+  if (scaling->loss_scale == 0 && at_minimum) end.min_scale = scaling->min_loss_scale;
+  return end;
+}
+
+std::string TrainLoop::HowToGoOn(uint64_t failed, const NumericEnd& end) const {
+  const std::string other = OtherRemedy(end);
+  const std::string remedy = other.empty() ? "a lower learning rate may help" : other;
+  if (!parts_.session.committed_step()) return "; " + remedy;
   const Status commit = parts_.session.CheckCommit();
-  if (IsLost(commit)) return "; begin a new run: a lower learning rate may help";
+  if (IsLost(commit)) return "; begin a new run: " + remedy;
   if (!commit.ok()) return "";
-  if (parts_.session.untried()) {
+  if (parts_.session.untried() && other.empty()) {
     return "; no loss that these weights gave since they were resumed was finite, so a lower "
-           "learning rate does not help: penstock inspect RUN says whether they are healthy; go "
-           "back to a snapshot (--resume-from SNAPSHOT), or begin a new run";
+           "learning rate does not help: penstock inspect RUN says whether they are healthy, and "
+           "whether the commit before is whole: then the next --resume goes back to it; otherwise "
+           "go back to a snapshot (--resume-from SNAPSHOT), or begin a new run";
   }
   // A streak whose first step was computed again has named it.
   const std::string replay =
@@ -71,6 +104,7 @@ std::string TrainLoop::HowToGoOn(uint64_t failed) const {
                 "; penstock replay RUN --from latest --to {} finds the first value that is "
                 "not finite, and says whose fault it is",
                 failed);
+  if (!other.empty()) return "; " + other + replay;
   return "; --resume repeats the steps after it as they were; to go on with a lower learning rate, "
          "give --resume --change optimizer.params.lr=LOWER" +
          replay;

@@ -1,9 +1,14 @@
 #include "train/loop/trainer_machine.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/file_extents.h"
+#include "base/file_system.h"
+#include "base/unique_fd.h"
 #include "offload/state_names.h"
 #include "train/process/files.h"
 #include "train/process/log.h"
@@ -43,6 +48,20 @@ Result<std::vector<std::string>> StateFolders(const config::Config& config,
     folders.push_back(std::move(absolute));
   }
   return folders;
+}
+
+/// What a snapshot shares with the state was reserved once, and writing it takes space all the
+/// same.
+void LogShared(const std::string& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Result<FileExtents> extents = ReadExtents(file.get());
+  if (!extents.ok() || extents->shared == 0_B) return;
+  const Result<Bytes> free = FreeSpace(path);
+  LogNotice(fmt::format(
+      "{} shares {} with copies of it, such as snapshots: writing them takes as much new space, "
+      "which is not reserved{}",
+      path, ToString(extents->shared),
+      free.ok() ? fmt::format("; {} are free", ToString(*free)) : std::string()));
 }
 
 void LogFileSystems(const config::Config& config, const std::vector<std::string>& folders) {
@@ -149,14 +168,15 @@ Status MakeParts(const TrainOptions& given, const TrainJob& job, const StatePlan
   // A gradient that is not finite is looked for, where the run would have ended; what is finite has
   // the same bits.
   if (given.replay) options.config.check_grad_overflow = true;
+  if (state.adopt) options.adopt_at = state.at;
   if (!ranks.alone()) {
-    if (state.adopt) options.adopt_at = state.at;
     options.vote = [&ranks, session_number, stands = job.config.durable](uint64_t step) -> Status {
       PENSTOCK_TRY(ranks.job().Vote(step, session_number));
       if (stands) ranks.Committed(step);
       return {};
     };
   }
+  if (given.change_engine) given.change_engine(options);
   const Ranks::MakingFiles making(ranks);
   PENSTOCK_ASSIGN(machine.session,
                   zero::Session::Create(std::move(options), /*reports_loss=*/true, *machine.device,
@@ -169,6 +189,9 @@ Status MakeParts(const TrainOptions& given, const TrainJob& job, const StatePlan
 Result<Machine> CreateMachine(const TrainOptions& given, const TrainJob& job,
                               const StatePlan& state, Ranks& ranks, uint64_t session_number) {
   LogFileSystems(job.config, state.folders);
+  if (state.adopt) {
+    for (const std::string& path : state.files.ranks[job.world.rank].paths) LogShared(path);
+  }
   Machine machine;
   PENSTOCK_TRY(ranks.OrEnd(MakeParts(given, job, state, ranks, session_number, machine)));
   LogNotices(machine.session->notices());

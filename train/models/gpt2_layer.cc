@@ -1,4 +1,5 @@
-// Buffers are used again as soon as what they hold is dead. In the backward of a layer:
+// Buffers are used again as soon as what they hold is dead. In the backward of a layer (forward has
+// the first contents of each):
 //   norm       ln_1(x) | ln_2(mid) | d ln_2(mid) | d attention | ln_1(x) again | d ln_1(x)
 //   qkv        qkv
 //   attention  attention's output
@@ -16,9 +17,9 @@ using kernels::TensorView;
 
 void Gpt2Layer::Forward(Stream& stream, const ModuleTensors& tensors, const ConstTensorView& x,
                         const TensorView& out, float* largest) {
-  AttentionBlock(stream, tensors, x, out, largest);
-  MlpHidden(stream, tensors, out, largest + 1);
-  Linear(stream, tensors, kMlpProjection, gelu(), out, out);
+  AttentionBlock(stream, tensors, x, mid(), largest);
+  MlpHidden(stream, tensors, mid(), largest + 1);
+  Linear(stream, tensors, kMlpProjection, gelu(), mid(), out);
 }
 
 void Gpt2Layer::Backward(Stream& stream, const ModuleTensors& tensors, const ConstTensorView& x,

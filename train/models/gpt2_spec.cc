@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -89,12 +90,12 @@ TensorStart StartOf(const TensorSpec& tensor, const Gpt2Config& config, uint64_t
 }
 
 void Fill(const TensorStart& start, uint64_t seed, uint64_t begin, std::span<float> values) {
-  for (size_t i = 0; i < values.size(); ++i) {
-    values[i] =
-        start.deviation == 0
-            ? start.constant
-            : static_cast<float>(start.deviation * StandardNormal(seed, start.stream, begin + i));
+  if (start.deviation == 0) {
+    std::ranges::fill(values, start.constant);
+    return;
   }
+  FillStandardNormal(seed, start.stream, begin, values);
+  for (float& value : values) value = static_cast<float>(start.deviation * value);
 }
 
 }  // namespace

@@ -42,6 +42,32 @@ std::string StreakAdvice(const Situation& situation) {
 
 }  // namespace
 
+std::string OtherRemedy(const NumericEnd& end) {
+  if (end.zero_gradient) {
+    return fmt::format("raise {}, or train in bf16, whose range is that of fp32",
+                       end.static_scale > 0
+                           ? "fp16.loss_scale, or set it to 0, which lets it find its own value"
+                           : "fp16.initial_scale_power");
+  }
+  // A scale of 1 changes nothing: the gradient itself is too large.
+  if (end.forward_finite && end.static_scale > 1) {
+    return fmt::format(
+        "fp16.loss_scale {} is too large for these gradients: lower it, or set it to 0, which lets "
+        "it find its own value",
+        end.static_scale);
+  }
+  if (end.forward_finite && end.min_scale > 1) {
+    return fmt::format(
+        "fp16.min_loss_scale {} is too large for these gradients: lower it, or train in bf16",
+        end.min_scale);
+  }
+  if (end.updated) return "";
+  return fmt::format(
+      "no update was applied to these weights, so a lower learning rate does not help: look at "
+      "them and at the data{}, or begin with other weights",
+      end.dtype == DType::kFloat16 ? ", train in bf16 or in fp32, whose range is larger" : "");
+}
+
 std::string Advice(ReportKind kind, const std::optional<Pass>& pass, const Situation& situation) {
   switch (kind) {
     case ReportKind::kNonFinite:

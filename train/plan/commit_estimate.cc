@@ -44,10 +44,11 @@ Bytes CommitBytes(const PlannedTraining& training, const offload::ShardLayout& l
   return bytes;
 }
 
-std::optional<double> SecondsOf(Bytes written, const std::optional<sim::DriveSpeed>& drive) {
-  if (written == 0_B) return 0;
+std::optional<double> SecondsOf(Bytes read, Bytes written,
+                                const std::optional<sim::DriveSpeed>& drive) {
+  if (read + written == 0_B) return 0;
   if (!drive) return {};
-  return sim::TimeOf(*drive, 0, static_cast<double>(written.value));
+  return sim::TimeOf(*drive, static_cast<double>(read.value), static_cast<double>(written.value));
 }
 
 }  // namespace
@@ -57,11 +58,15 @@ CommitEstimate EstimateCommits(const PlannedTraining& training, const offload::S
                                const StepEstimate& step) {
   CommitEstimate commit{.bytes = CommitBytes(training, layout, memory.store)};
   commit.steps_apart = StepsApart(training.config, step.step_s);
-  commit.seconds = SecondsOf(commit.bytes, speed.drive);
-  if (!step.step_s || !commit.seconds) return commit;
-  const double hidden = *step.floors.compute * ShareBeforeUpdates(training.config);
-  commit.wait_s =
-      commit.steps_apart ? std::max(0.0, *commit.seconds - hidden) / *commit.steps_apart : 0;
+  commit.seconds = SecondsOf(0_B, commit.bytes, speed.drive);
+  commit.verification = zero::PlanCommitVerification(layout, training.config);
+  if (commit.verification.on) commit.verified = commit.verification.read;
+  commit.verify_s = SecondsOf(commit.verified, 0_B, speed.drive);
+  if (!step.step_s || !commit.seconds || !commit.verify_s) return commit;
+  const double idle = std::max(0.0, *step.step_s - step.floors.drive.value_or(0));
+  const double hidden = std::min(idle, *step.floors.compute * ShareBeforeUpdates(training.config));
+  const double wait = std::max(0.0, *commit.seconds + *commit.verify_s - hidden);
+  commit.wait_s = commit.steps_apart ? wait / *commit.steps_apart : 0;
   return commit;
 }
 

@@ -84,6 +84,20 @@ std::string CommitText(const CommitEstimate& commit) {
   return text;
 }
 
+std::string VerificationText(const CommitEstimate& commit) {
+  if (!commit.verification.on) {
+    return commit.verification.notice.empty() ? "off" : commit.verification.notice;
+  }
+  std::string text = ToString(commit.verified) + " read back by each commit";
+  if (commit.verify_s) text += fmt::format(" in {:.3g} s", *commit.verify_s);
+  if (const std::optional<double> a_step = commit.verified_a_step()) {
+    text += fmt::format(", {} a step", ToString(Bytes{static_cast<uint64_t>(*a_step)}));
+    if (commit.verify_s)
+      text += fmt::format(" in {:.3g} s", *commit.verify_s / *commit.steps_apart);
+  }
+  return text;
+}
+
 class Table {
  public:
   void Line(const std::string& name, const std::string& value) {
@@ -113,8 +127,9 @@ void AddTime(const RunPlan& plan, const PlannedSetup& setup, Table& table) {
   table.Line("speeds", setup.speeds);
   if (!step.step_s) return;
   const PlanRates rates = RatesOf(plan, setup.config, setup.questions);
-  table.Line("step", fmt::format("{:.3g} s (floor {:.3g} s), bound by {}", *step.step_s,
-                                 *step.floor_s, step.bound_by));
+  table.Line("step", fmt::format("{:.3g} s (floor {:.3g} s), bound by {}{}", *step.step_s,
+                                 *step.floor_s, step.bound_by,
+                                 plan.fits() ? "" : ", on a machine with what is missing here"));
   table.Line("tokens a second",
              fmt::format("{:.0f}, {:.3g} TFLOP/s, {:.3g} with recomputation", *rates.tokens_per_s,
                          *rates.tflops, *rates.hardware_tflops));
@@ -136,7 +151,7 @@ std::string ShortageText(const Shortage& shortage) {
                      (shortage.needed - shortage.limit).value);
 }
 
-/// What a step moves and how long it takes. Of a training that does not fit nothing is known.
+/// What a step moves and how long it takes; if the training does not fit, where it just does.
 void AddStep(const RunPlan& plan, Json& json) {
   const StepEstimate step = plan.step.value_or(StepEstimate());
   const auto known = [&plan](auto value) { return plan.step ? Json(value) : Json(nullptr); };
@@ -148,6 +163,10 @@ void AddStep(const RunPlan& plan, Json& json) {
   json["commit_bytes"] = plan.commit.bytes.value;
   json["commit_s"] = OrNull(plan.commit.seconds);
   json["steps_per_commit"] = OrNull(plan.commit.steps_apart);
+  json["verify_commits"] = plan.commit.verification.on;
+  json["verify_bytes"] = plan.commit.verified.value;
+  json["verify_s"] = OrNull(plan.commit.verify_s);
+  json["verify_bytes_per_step"] = OrNull(plan.commit.verified_a_step());
   json["commit_wait_s_per_step"] = OrNull(plan.commit.wait_s);
   json["tokens_per_step"] = plan.tokens;
   json["floors"] = {{"compute_s", OrNull(step.floors.compute)},
@@ -178,15 +197,20 @@ std::vector<std::string> HintsOf(const PlannedSetup& setup) {
 }
 
 void AddMemory(const RunPlan& plan, Table& table) {
-  const char* const least = plan.fits() ? "" : "least ";
-  table.Line(fmt::format("{}device memory", least),
+  const auto least = [&plan](const char* tier) {
+    const bool short_of =
+        std::ranges::find(plan.shortages, tier, &Shortage::tier) != plan.shortages.end();
+    return short_of ? "least " : "";
+  };
+  table.Line(fmt::format("{}device memory", least("device")),
              fmt::format("{}{}: {}", ToString(plan.device_peak()), LimitText(plan.limits.device),
                          ClassesText(DeviceClasses(plan))));
-  table.Line(fmt::format("{}host memory", least),
+  table.Line(fmt::format("{}host memory", least("host")),
              fmt::format("{}{}: {}", ToString(plan.host_peak()), LimitText(plan.limits.host),
                          ClassesText(HostClasses(plan))));
   table.Line("state files", ToString(plan.state_files) + LimitText(plan.limits.drive));
   if (plan.commit.bytes > 0_B) table.Line("a commit", CommitText(plan.commit));
+  table.Line("verification", VerificationText(plan.commit));
 }
 
 void AddNotes(const PlannedSetup& setup, const RunPlan& plan, Table& table) {

@@ -16,9 +16,10 @@ void AddShortage(std::string tier, Bytes needed, const std::optional<Bytes>& lim
       {.tier = std::move(tier), .needed = needed, .limit = *limit, .sum = std::move(sum)});
 }
 
-/// What the engine gets of a limit; of the minimum, if the training does not fit.
-Bytes ForEngine(const std::optional<Bytes>& limit, bool fits, Bytes minimum, Bytes reserved) {
-  return (fits && limit ? *limit : minimum) - reserved;
+/// What the engine gets of a limit; of the minimum, if that is more, so that a plan says what a
+/// machine would do that had it.
+Bytes ForEngine(const std::optional<Bytes>& limit, Bytes minimum, Bytes reserved) {
+  return std::max(limit.value_or(minimum), minimum) - reserved;
 }
 
 /// With what is missing, and nothing else planned.
@@ -42,13 +43,12 @@ Status CompletePlan(const PlannedTraining& training, const offload::ShardLayout&
                 training.shape.sequence * training.shape.ranks;
   PENSTOCK_ASSIGN(
       const zero::MemoryPlan memory,
-      zero::PlanMemory(
-          spec, layout, config,
-          ForEngine(limits.device, plan.fits(), needs.device_minimum, needs.reserved.device()),
-          ForEngine(limits.host, plan.fits(), needs.host_minimum, needs.reserved.host())));
+      zero::PlanMemory(spec, layout, config,
+                       ForEngine(limits.device, needs.device_minimum, needs.reserved.device()),
+                       ForEngine(limits.host, needs.host_minimum, needs.reserved.host())));
   plan.device = zero::DeviceNeed(spec, layout, config, memory);
   plan.host = zero::HostNeed(layout, config, memory.store);
-  if (plan.fits()) plan.step = EstimateStep(training, layout, memory, speed);
+  plan.step = EstimateStep(training, layout, memory, speed);
   plan.commit =
       EstimateCommits(training, layout, memory, speed, plan.step.value_or(StepEstimate()));
   if (plan.commit.wait_s) *plan.step->step_s += *plan.commit.wait_s;

@@ -83,7 +83,7 @@ offload::ShardLayout CoarseLayout(const PlannedTraining& training, offload::Shar
   return layout;
 }
 
-size_t DrivesOf(const config::Config& config) {
+size_t PathCount(const config::Config& config) {
   return std::max<size_t>(1, config.nvme_paths.size());
 }
 
@@ -97,7 +97,7 @@ zero::MemoryPlan CoarsePlan(const PlannedTraining& training, const offload::Shar
     return std::max(std::min(least, count),
                     static_cast<uint64_t>(static_cast<double>(count) * factor));
   };
-  const uint64_t busy = kBusyBlocks * DrivesOf(training.config);
+  const uint64_t busy = kBusyBlocks * PathCount(training.config);
   zero::MemoryPlan plan = memory;
   plan.store.host_tiles = scaled(memory.store.host_tiles, 0);
   plan.store.weight_blocks = scaled(memory.store.weight_blocks, busy);
@@ -110,8 +110,8 @@ sim::Machine MachineOf(const PlannedTraining& training, const MachineSpeed& spee
   sim::DriveSpeed drive = speed.drive.value_or(sim::DriveSpeed());
   drive.block = config.aio.block_size;
   drive.queue_depth = config.aio.queue_depth;
-  drive.read_bytes_a_second /= static_cast<double>(DrivesOf(config));
-  drive.write_bytes_a_second /= static_cast<double>(DrivesOf(config));
+  drive.read_bytes_a_second /= static_cast<double>(PathCount(config));
+  drive.write_bytes_a_second /= static_cast<double>(PathCount(config));
   const bool cpu = training.kind == device::Kind::kCpu;
   return {.cores = speed.cores,
           .compute_threads = cpu ? config.compute_threads : 0,
@@ -121,7 +121,7 @@ sim::Machine MachineOf(const PlannedTraining& training, const MachineSpeed& spee
           .copy_byte = speed.copy_byte.value_or(0),
           .io_byte = speed.io_byte,
           .drive = drive,
-          .drives = DrivesOf(config),
+          .drives = PathCount(config),
           .link = speed.link.value_or(sim::LinkSpeed())};
 }
 

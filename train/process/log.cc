@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "base/file_system.h"
+#include "base/message_text.h"
 
 namespace penstock::train {
 
@@ -32,14 +33,6 @@ int ExitCode(ErrorCode code) {
   return 3;
 }
 
-std::string OneLine(std::string text) {
-  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
-  for (char& c : text) {
-    if (c == '\n' || c == '\r') c = ' ';
-  }
-  return text;
-}
-
 void StartLogging() {
   auto logger = std::make_shared<spdlog::logger>("penstock",
                                                  std::make_shared<spdlog::sinks::stderr_sink_mt>());
@@ -50,14 +43,14 @@ void StartLogging() {
 
 void SilenceNotices() { spdlog::default_logger()->set_level(spdlog::level::off); }
 
-void LogNotice(const std::string& text) { spdlog::info("{}", OneLine(text)); }
+void LogNotice(const std::string& text) { spdlog::info("{}", MessageLine(text)); }
 
 void LogNotices(const std::vector<std::string>& texts) {
   for (const std::string& text : texts) LogNotice(text);
 }
 
 void LogWarning(const std::string& text) {
-  std::fputs(("penstock: warning: " + OneLine(text) + "\n").c_str(), stderr);
+  std::fputs(("penstock: warning: " + MessageLine(text) + "\n").c_str(), stderr);
 }
 
 void LogFileSystem(const std::string& what, const std::string& folder) {
@@ -67,7 +60,7 @@ void LogFileSystem(const std::string& what, const std::string& folder) {
 
 int ReportError(const Error& error) {
   std::fflush(stdout);
-  std::fputs(("penstock: error: " + OneLine(error.message) + "\n").c_str(), stderr);
+  std::fputs(("penstock: error: " + MessageLine(error.message) + "\n").c_str(), stderr);
   return ExitCode(error.code);
 }
 

@@ -1,7 +1,8 @@
 // What the program says to people: notices on stderr, and one line for the failure that ends it.
 //
-// Results go to stdout and are not logged. Threads: ExitCode, OneLine and LogWarning from any; the
-// others from the main thread.
+// Each is one line of bounded length that steers no terminal, whoever wrote it
+// (base/message_text.h). Results go to stdout and are not logged. Threads: ExitCode and LogWarning
+// from any; the others from the main thread.
 #pragma once
 
 #include <string>
@@ -13,10 +14,6 @@ namespace penstock::train {
 
 /// The exit code of a failure: 2 usage, 3 environment, 4 numeric, 130 interrupted.
 int ExitCode(ErrorCode code);
-
-/// Returns `text` with line breaks replaced by spaces, so that an error is one line whoever wrote
-/// it.
-std::string OneLine(std::string text);
 
 /// Sends spdlog's default logger to stderr, as "penstock: <message>". May be called again.
 void StartLogging();

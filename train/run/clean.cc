@@ -191,6 +191,8 @@ Status Planner::FindKept() {
 }
 
 Status Planner::FindAll() {
+  PENSTOCK_ASSIGN(const bool not_begun, EndedAtItsBeginning(*plan_.run));
+  if (not_begun) return AddFilesOfRun(plan_.run);
   PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(*plan_.run));
   run_uuid_ = info.run_uuid;
   PENSTOCK_TRY(FindStates(info.state));
@@ -214,7 +216,8 @@ Status Remove(const CleanPlan::Item& item) {
 Result<CleanPlan> PlanClean(const std::string& path) {
   // Before anything is said of a lock: is it a run?
   PENSTOCK_ASSIGN(const Folder given, OpenRun(path));
-  if (!IsEmpty(given)) PENSTOCK_TRY(ReadRunInfo(given).status());
+  PENSTOCK_ASSIGN(const bool not_begun, EndedAtItsBeginning(given));
+  if (!not_begun) PENSTOCK_TRY(ReadRunInfo(given).status());
   PENSTOCK_ASSIGN(RunLock lock, RunLock::Take(given));
   std::error_code error;
   const std::string canonical = fs::canonical(path, error).string();
@@ -227,7 +230,7 @@ Result<CleanPlan> PlanClean(const std::string& path) {
   if (!same) {
     return MakeError(ErrorCode::kUnavailable, "{} was replaced by another folder meanwhile", path);
   }
-  if (!IsEmpty(*plan.run)) PENSTOCK_TRY(Planner(plan).FindAll());
+  PENSTOCK_TRY(Planner(plan).FindAll());
   plan.items.push_back({around, name});
   return plan;
 }

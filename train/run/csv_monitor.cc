@@ -19,6 +19,7 @@
 #include "base/folder.h"
 #include "train/process/files.h"
 #include "train/process/log.h"
+#include "train/run/bounded_lines.h"
 
 namespace penstock::train {
 namespace {
@@ -70,23 +71,28 @@ Error Damaged(const std::string& path, uint64_t line) {
 Result<KeptLines> LinesUpTo(std::istream& file, const std::string& path, const std::string& header,
                             uint64_t samples) {
   KeptLines kept;
-  std::string text;
-  for (uint64_t line = 1; std::getline(file, text) && !file.eof(); ++line) {
-    const std::optional<uint64_t> of_line = SamplesOf(text);
-    const bool last = file.peek() == std::istream::traits_type::eof();
-    if (line == 1) {
-      if (text != header) return Damaged(path, line);
+  BoundedLines lines(file, path);
+  while (true) {
+    const BoundedLines::Line line = lines.Next();
+    const bool too_long = line == BoundedLines::Line::kTooLong;
+    if (line != BoundedLines::Line::kComplete && !too_long) break;
+    const std::string& text = lines.text();
+    std::optional<uint64_t> of_line;
+    if (!too_long) of_line = SamplesOf(text);
+    const bool last = !too_long && lines.AtEnd();
+    if (lines.number() == 1) {
+      if (text != header) return Damaged(path, lines.number());
     } else {
       kept.has_more_lines = true;
       if (kept.samples >= samples) break;  // what is behind the commit goes, whatever it is
       const bool follows = of_line && *of_line > kept.samples;
-      if (!follows && !last) return Damaged(path, line);
+      if (!follows && !last) return Damaged(path, lines.number());
       if (!follows || *of_line > samples) break;
       kept.samples = *of_line;
     }
     kept.end += static_cast<off_t>(text.size() + 1);
   }
-  if (file.bad()) return MakeError(ErrorCode::kIo, "reading {} failed", path);
+  PENSTOCK_TRY(lines.status());
   return kept;
 }
 

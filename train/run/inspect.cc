@@ -13,8 +13,10 @@
 #include <vector>
 
 #include "offload/state_names.h"
+#include "offload/whole_commit.h"
 #include "train/process/status_line.h"
 #include "train/run/committed_run.h"
+#include "train/run/doubted_commit.h"
 #include "train/run/rank_reports.h"
 #include "train/run/run_folder.h"
 #include "train/run/snapshot.h"
@@ -256,6 +258,56 @@ void AddValues(const std::vector<zero::ValueFault>& faults, Lines& lines) {
   }
 }
 
+/// What is in a commit, and whether --resume takes it.
+struct CommitFinding {
+  offload::CommitName name;
+  std::vector<std::string> damages;  ///< of its tiles
+};
+
+/// A line for each commit, the newest first. `doubted`: see train/run/doubted_commit.h.
+void AddCommits(const std::vector<CommitFinding>& found, const std::optional<uint64_t>& doubted,
+                Lines& lines) {
+  std::vector<offload::CommitName> names;
+  for (const CommitFinding& commit : found) names.push_back(commit.name);
+  const CommitFinding* in_use = nullptr;
+  const Result<offload::ChosenCommit> taken =
+      offload::ChooseCommit({.commits = names,
+                             .use = [&](const offload::CommitName& name) -> Status {
+                               in_use = &*std::ranges::find(found, name, &CommitFinding::name);
+                               return {};
+                             },
+                             .damages = [&] { return Result(in_use->damages); },
+                             .doubted = doubted});
+  for (size_t i = 0; i < found.size(); ++i) {
+    const auto& [name, damages] = found[i];
+    std::string text = fmt::format("of step {}: ", name.step);
+    if (damages.empty()) {
+      text += "whole";
+    } else if (i == 0) {
+      text += fmt::format("damaged in {} part{}", damages.size(), damages.size() == 1 ? "" : "s");
+    } else {
+      // Where the newest commit is whole, that is how it should be.
+      text += fmt::format("not whole any more: overwritten or damaged in {} part{}, first {}",
+                          damages.size(), damages.size() == 1 ? "" : "s", damages.front());
+    }
+    if (doubted == name.step && i == 0) text += "; in doubt: a loss after it was not finite";
+    if (taken.ok() && taken->name == name) text += "; --resume takes it";
+    lines.Add("commit", text);
+  }
+}
+
+/// Reads the commits before the one in use, which stays.
+Status CheckOthers(zero::CommittedState& state, std::vector<CommitFinding>& found) {
+  const offload::CommitName newest = state.commit();
+  for (const offload::CommitName& name : state.commits()) {
+    if (name == newest) continue;
+    PENSTOCK_TRY(state.Use(name));
+    PENSTOCK_ASSIGN(std::vector<std::string> damages, state.DamagedTiles());
+    found.push_back({name, std::move(damages)});
+  }
+  return state.Use(newest);
+}
+
 Status Intact(const std::string& run, const std::vector<std::string>& damages) {
   if (damages.empty()) return {};
   return MakeError(ErrorCode::kCorruption,
@@ -281,8 +333,9 @@ Result<InspectOutcome> RunInspect(const std::string& path) {
   PENSTOCK_ASSIGN(const zero::CommitCheck check, state.Check(ShowProgress(&line)));
   const double seconds =
       std::max(std::chrono::duration<double>(Clock::now() - start).count(), 1e-9);
-  line.Finish();
-
+  std::vector<CommitFinding> found = {
+      {state.commit(),
+       {check.damages.begin() + static_cast<ptrdiff_t>(check.in_heads), check.damages.end()}}};
   AddState(state, lines);
   AddChanges(info, state.train_state().step, lines);
   lines.Add("data", fmt::format("{} ({}, sequence length {})", info.data_path, info.data_order,
@@ -290,6 +343,9 @@ Result<InspectOutcome> RunInspect(const std::string& path) {
   lines.Add("read", fmt::format("{} at {:.2f} GB/s", ToString(check.read),
                                 static_cast<double>(check.read.value) / seconds / 1e9));
   AddValues(check.values, lines);
+  PENSTOCK_TRY(CheckOthers(state, found));
+  line.Finish();
+  AddCommits(found, DoubtedStep(run, info.state.uuid), lines);
   for (const std::string& damage : check.damages) lines.Add("damaged", damage);
   if (!fits.ok()) {
     lines.Add("damaged", fits.error().message);

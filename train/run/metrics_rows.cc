@@ -3,6 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "train/run/bounded_lines.h"
+
 namespace penstock::train {
 namespace {
 
@@ -35,11 +37,10 @@ Error Damaged(const std::string& path, uint64_t line, FileOffset begin, const st
 
 Result<KeptRows> RowsUpTo(std::istream& file, const std::string& path, uint64_t step) {
   KeptRows kept;
-  std::string text;
-  uint64_t line = 0;
-  while (std::getline(file, text)) {
-    ++line;
-    const std::optional<Row> row = file.eof() ? std::nullopt : ReadRow(text);
+  BoundedLines lines(file, path);
+  using Line = BoundedLines::Line;
+  for (Line line = lines.Next(); line != Line::kEnd; line = lines.Next()) {
+    const std::optional<Row> row = line == Line::kComplete ? ReadRow(lines.text()) : std::nullopt;
     const bool first = kept.first_step == 0;
     const bool follows =
         row && (first || (row->previous == kept.last_step && row->step > kept.last_step));
@@ -47,18 +48,19 @@ Result<KeptRows> RowsUpTo(std::istream& file, const std::string& path, uint64_t 
     if (!follows) {
       // The commit has the row of its step, and rows after it have to go.
       if (kept.last_step + 1 >= step) break;
-      const bool torn = !row && file.peek() == std::istream::traits_type::eof();
+      if (line == Line::kTooLong) return lines.TooLong();
+      const bool torn = !row && lines.AtEnd();
       if (torn) break;
-      return Damaged(path, line, kept.end,
+      return Damaged(path, lines.number(), kept.end,
                      row ? fmt::format("it is the row of step {}, where that of step {} belongs",
                                        row->step, kept.last_step + 1)
                          : fmt::format("the row of step {} is damaged", kept.last_step + 1));
     }
     if (first) kept.first_step = row->step;
     kept.last_step = row->step;
-    kept.end = kept.end + Bytes{text.size() + 1};
+    kept.end = kept.end + Bytes{lines.text().size() + 1};
   }
-  if (file.bad()) return MakeError(ErrorCode::kIo, "reading {} failed", path);
+  PENSTOCK_TRY(lines.status());
   return kept;
 }
 

@@ -29,7 +29,7 @@ struct KeptRows {
 /// Returns the rows of steps up to `step`, which is committed. A file may begin with a later step
 /// than the first, if the earlier file was moved away. It may also end early: then last_step is
 /// less than `step` - 1. Errors: kCorruption, naming the line, if a row that has others after it is
-/// damaged, missing or there twice; kIo.
+/// damaged, missing, longer than a line may be or there twice; kIo.
 Result<KeptRows> RowsUpTo(std::istream& file, const std::string& path, uint64_t step);
 
 /// The field of a row that follows a gap.

@@ -5,17 +5,24 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <nlohmann/json.hpp>
+#include <span>
 #include <utility>
 
 #include "offload/state_removal.h"
+#include "offload/whole_commit.h"
 #include "train/process/log.h"
 #include "train/run/committed_run.h"
+#include "train/run/doubted_commit.h"
 #include "train/run/snapshot.h"
 
 namespace penstock::train {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// Of each rank, to the others.
+constexpr size_t kMostDamagesTold = 4;
 
 /// The commit from which a training should continue, for messages.
 struct Origin {
@@ -100,7 +107,8 @@ Result<ResumePoint> OpenCommit(const Origin& origin, const OpenState& open) {
   ResumePoint point;
   Result<RunInfo> info = ReadRunInfo(origin.folder);
   if (!info.ok() && info.error().code == ErrorCode::kNotFound) {
-    return NothingToResume(origin, "it has no run.json", false);
+    const Result<bool> left = EndedAtItsBeginning(origin.folder);
+    return NothingToResume(origin, "it has no run.json", left.ok() && *left);
   }
   PENSTOCK_TRY(info.status());
   point.info = *std::move(info);
@@ -127,16 +135,56 @@ Result<ResumePoint> OpenCommit(const Origin& origin, const OpenState& open) {
   PENSTOCK_TRY(state.status());
   point.state = *std::move(state);
   if (!point.state->notice().empty()) LogNotice(point.state->notice());
+  return point;
+}
+
+/// Reads what the commit in use says, which goes with the rows in `rows`.
+Status ReadCommit(ResumePoint& point, const Folder& rows) {
   point.train = point.state->train_state();
-  PENSTOCK_ASSIGN(CommitTexts texts,
-                  ReadCommitTexts(point.train.run_json, point.train.step, files.first()));
+  PENSTOCK_ASSIGN(CommitTexts texts, ReadCommitTexts(point.train.run_json, point.train.step,
+                                                     point.info.state.first()));
   PENSTOCK_TRY(CheckInfo(point.info, *point.state));
   // Rows that are to be replaced need not hold.
-  if (!point.info.rows_from) PENSTOCK_TRY(CheckRows(origin.folder, point.train.step));
+  if (!point.info.rows_from) PENSTOCK_TRY(CheckRows(rows, point.train.step));
   point.identity = std::move(texts.identity);
   point.row = std::move(texts.row);
   point.consumed_samples = texts.consumed_samples;
-  return point;
+  return {};
+}
+
+/// ReadCommit, with the rows of what `point` is of.
+Status ReadCommitOf(ResumePoint& point, const Folder& run) {
+  if (!point.replaced) return ReadCommit(point, run);
+  PENSTOCK_ASSIGN(const Folder snapshot, OpenSnapshot(run, point.snapshot));
+  return ReadCommit(point, snapshot);
+}
+
+/// The damages of the commit in use, as all ranks found them in their shares.
+Result<std::vector<std::string>> DamagesOfAll(const zero::CommittedState& state,
+                                              const TogetherWith& others) {
+  const Result<std::vector<std::string>> mine = state.DamagedTiles(others.rank, others.ranks);
+  PENSTOCK_TRY(others.agree(mine.status()));
+  PENSTOCK_ASSIGN(
+      const std::vector<std::string> all,
+      others.gather(nlohmann::json(std::span(*mine).first(std::min(mine->size(), kMostDamagesTold)))
+                        .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));
+  std::vector<std::string> damages;
+  for (const std::string& text : all) {
+    const auto of_rank = nlohmann::json::parse(text).get<std::vector<std::string>>();
+    damages.insert(damages.end(), of_rank.begin(), of_rank.end());
+  }
+  return damages;
+}
+
+/// The step of the commit that rank 0 knows to be in doubt.
+Result<std::optional<uint64_t>> DoubtOfAll(const ResumePoint& point, const Folder& run,
+                                           const TogetherWith& others) {
+  std::optional<uint64_t> doubted;
+  if (!point.replaced) doubted = DoubtedStep(run, point.info.state.uuid);
+  PENSTOCK_ASSIGN(const std::vector<std::string> all,
+                  others.gather(doubted ? fmt::format("{}", *doubted) : std::string()));
+  const Result<uint64_t> step = ParseWhole(all.front());
+  return step.ok() ? std::optional(*step) : std::nullopt;
 }
 
 /// metrics.jsonl gets the rows of the snapshot that the state was moved back to.
@@ -167,6 +215,17 @@ Status CompleteMove(RunInfo* info, const RunFolder& folder) {
 
 }  // namespace
 
+Error NothingToResume(const Folder& run, const std::string& why) {
+  const std::optional<std::string> no_snapshot;
+  return NothingToResume(Origin{run, no_snapshot}, why, true);
+}
+
+std::optional<Error> NothingIfWithoutRows(const Folder& run, const std::string& why) {
+  const std::optional<std::string> no_snapshot;
+  if (!EndedBeforeItsRows(Origin{run, no_snapshot})) return std::nullopt;
+  return NothingToResume(run, why);
+}
+
 Result<ResumePoint> OpenResumePoint(const Folder& run, const std::optional<std::string>& snapshot,
                                     offload::StateLock lock) {
   if (!snapshot) return OpenCommit({run, snapshot}, WithLock(lock));
@@ -192,6 +251,26 @@ Result<ResumePoint> OpenResumePoint(const Folder& run,
   PENSTOCK_ASSIGN(ResumePoint point, OpenCommit({run, no_snapshot}, opened));
   point.own_share = true;
   return point;
+}
+
+Status TakeWholeCommit(ResumePoint& point, const Folder& run, const TogetherWith& others) {
+  PENSTOCK_ASSIGN(const std::optional<uint64_t> doubted, DoubtOfAll(point, run, others));
+  zero::CommittedState& state = *point.state;
+  Result<offload::ChosenCommit> chosen = offload::ChooseCommit(
+      {.commits = state.commits(),
+       .use = [&](const offload::CommitName& name) { return others.agree(state.Use(name)); },
+       .damages = [&] { return DamagesOfAll(state, others); },
+       .doubted = doubted});
+  PENSTOCK_TRY(others.agree(chosen.status()));
+  if (!chosen->notice.empty() && others.rank == 0) {
+    LogNotice(fmt::format("{}: {}", point.info.state.first(), chosen->notice));
+  }
+  return ReadCommitOf(point, run);
+}
+
+Status TakeCommit(ResumePoint& point, const Folder& run, const offload::CommitName& name) {
+  PENSTOCK_TRY(point.state->Use(name));
+  return ReadCommitOf(point, run);
 }
 
 bool FitsInPlace(const ResumePoint& from, const offload::ShardLayout& layout, bool durable,

@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -44,14 +45,40 @@ struct ResumePoint {
   const RunInfo& current() const { return replaced ? *replaced : info; }
 };
 
-/// Opens the last commit of `run`, or that of a snapshot. The caller has the run's lock. Ranks that
-/// resume together each open all files, with `lock` kShared. Errors: kInvalidArgument if `run` is
-/// not a run, or has no commit or no such snapshot; kUnavailable while it is in use; kCorruption.
+/// Opens the files of `run`, or those of a snapshot; TakeWholeCommit or TakeCommit must follow. The
+/// caller has the run's lock. Ranks that resume together each open all files, with `lock` kShared.
+/// Errors: kInvalidArgument if `run` is not a run, or has no commit or no such snapshot;
+/// kUnavailable while it is in use; kCorruption.
 Result<ResumePoint> OpenResumePoint(const Folder& run, const std::optional<std::string>& snapshot,
                                     offload::StateLock lock = offload::StateLock::kExclusive);
 
-/// Returns the last commit of `run`, of which a rank has opened its share.
+/// The same where a rank has opened its share.
 Result<ResumePoint> OpenResumePoint(const Folder& run, std::unique_ptr<zero::CommittedShare> share);
+
+/// How ranks choose a commit together. One that is alone needs none of it.
+struct TogetherWith {
+  uint32_t rank = 0;
+  uint32_t ranks = 1;
+  /// Returns the failure of the lowest rank that has one.
+  std::function<Status(const Status& mine)> agree = [](const Status& mine) { return mine; };
+  /// Returns what each rank gives, by rank.
+  std::function<Result<std::vector<std::string>>(std::string mine)> gather = [](std::string mine) {
+    return Result(std::vector<std::string>{std::move(mine)});
+  };
+};
+
+/// Takes the newest commit of `point` that is whole on all ranks (offload/whole_commit.h), each of
+/// which reads a share of it; one that is in doubt (train/run/doubted_commit.h) counts only if
+/// no other one is whole. A notice names what was left, and why. `run`: as it was opened. Errors:
+/// kCorruption if no commit is whole; of reading.
+Status TakeWholeCommit(ResumePoint& point, const Folder& run, const TogetherWith& others = {});
+/// Takes a commit that is known to be whole.
+Status TakeCommit(ResumePoint& point, const Folder& run, const offload::CommitName& name);
+
+/// Returns the error of a resume where no commit can be, for the reason `why`.
+Error NothingToResume(const Folder& run, const std::string& why);
+/// Returns that error if the run has no rows, and so never finished its first step; else nothing.
+std::optional<Error> NothingIfWithoutRows(const Folder& run, const std::string& why);
 
 /// Whether it is the run's last commit, and an engine with this layout in these folders can
 /// continue in its files: in those of the layout's rank, if there are as many ranks as the layout

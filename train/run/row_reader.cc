@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "train/run/bounded_lines.h"
 #include "train/run/run_folder.h"
 
 namespace penstock::train {
@@ -19,17 +20,16 @@ Status ForEachRow(const Folder& run,
   PENSTOCK_TRY(fd.status());
   __gnu_cxx::stdio_filebuf<char> buffer(fd->Release(), std::ios::in | std::ios::binary);
   std::istream file(&buffer);
-  std::string line;
-  while (std::getline(file, line)) {
-    auto row = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  BoundedLines lines(file, run.PathOf(kMetricsName));
+  using Line = BoundedLines::Line;
+  for (Line line = lines.Next(); line != Line::kEnd; line = lines.Next()) {
+    if (line == Line::kTooLong) return lines.TooLong();
+    auto row = nlohmann::json::parse(lines.text(), nullptr, /*allow_exceptions=*/false);
     if (!row.is_object() || !FieldOf(row, "step").is_number_unsigned()) continue;
     const auto step = row["step"].get<uint64_t>();
     take(step, std::move(row));
   }
-  if (file.bad()) {
-    return MakeError(ErrorCode::kIo, "reading {} failed", run.PathOf(kMetricsName));
-  }
-  return {};
+  return lines.status();
 }
 
 const nlohmann::json& FieldOf(const nlohmann::json& row, const char* key) {

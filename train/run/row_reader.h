@@ -14,7 +14,7 @@
 namespace penstock::train {
 
 /// Calls `take` with each row and its step, in the order of the file; with none if the file is
-/// missing. Errors: of Folder::OpenFile; kIo.
+/// missing. Errors: of Folder::OpenFile; kIo; kCorruption for a line that is too long to be read.
 Status ForEachRow(const Folder& run,
                   const std::function<void(uint64_t step, nlohmann::json row)>& take);
 

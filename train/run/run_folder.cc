@@ -1,19 +1,20 @@
 #include "train/run/run_folder.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <array>
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
+#include "base/check.h"
 #include "base/strict_json.h"
 #include "train/process/files.h"
+#include "train/run/doubted_commit.h"
 #include "train/run/numerics_files.h"
 #include "train/run/snapshot.h"
 #include "train/run/snapshot_request.h"
@@ -30,14 +31,31 @@ constexpr int kRanksVersion = 2;
 constexpr Bytes kCopied = 1_MiB;  // at once
 
 constexpr const char* kSummaryName = "summary.json";
-constexpr std::array<std::string_view, 6> kFileNames = {kInfoName,    kMetricsName,  kSummaryName,
-                                                        kReportsName, kHeadroomName, kBlackBoxName};
+constexpr std::array<std::string_view, 8> kFileNames = {kInfoName,    kMetricsName,  kSummaryName,
+                                                        kReportsName, kHeadroomName, kBlackBoxName,
+                                                        kDoubtName,   kLockName};
 
 /// Whether a run gives a file this name, or one that is made from it.
 bool IsNameOfRun(const std::string& name) {
   std::string made = WithoutTemporary(name);
   if (made.ends_with(kAside)) made.resize(made.size() - std::string_view(kAside).size());
   return std::ranges::find(kFileNames, made) != kFileNames.end();
+}
+
+/// Returns the folder of a new run, and whether it was made. One that a run has left that ended
+/// before it had a run.json is used again.
+Result<std::pair<Folder, bool>> FolderOfNewRun(const Folder& around, const std::string& name) {
+  PENSTOCK_ASSIGN(const FolderEntry there, around.Look(name));
+  if (there.kind == FolderEntry::Kind::kNone) {
+    PENSTOCK_ASSIGN(Folder made, around.MakeFolder(name));
+    return std::pair(std::move(made), true);
+  }
+  if (there.kind == FolderEntry::Kind::kFolder) {
+    PENSTOCK_ASSIGN(Folder left, around.OpenFolder(name));
+    PENSTOCK_ASSIGN(const bool ended, EndedAtItsBeginning(left));
+    if (ended) return std::pair(std::move(left), false);
+  }
+  return Error{ErrorCode::kInvalidArgument, "it exists already"};
 }
 
 /// What JSON's reader would round or wrap is no number that a run wrote.
@@ -90,10 +108,24 @@ Result<RunInfo> ParseInfo(const nlohmann::json& json, const Folder& run) {
   return info;
 }
 
+Error ExistsAlready(const std::string& path) {
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "--out {}: it exists already; go on from its last commit with --resume, name "
+                   "another folder, or remove it",
+                   path);
+}
+
 Error NoRun(const std::string& path, const std::string& info) {
   return MakeError(ErrorCode::kNotFound,
                    "{} is not there: {} is not the folder of a run that penstock train made", info,
                    path);
+}
+
+Error NotBegun(const std::string& path, const std::string& info) {
+  return MakeError(ErrorCode::kNotFound,
+                   "{} is not there: a run in {} ended before it had begun, and nothing of it is "
+                   "lost; penstock train begins it anew in the same folder, and clean removes it",
+                   info, path);
 }
 
 /// What a new run that failed put into its folder; what others put there stays, with the folder.
@@ -131,18 +163,22 @@ Result<RunFolder> RunFolder::Create(const std::string& path) {
   const fs::path canonical = fs::canonical(parent, error);
   if (error) return ErrnoError(error.value(), "looking at " + parent);
   PENSTOCK_ASSIGN(Folder around, Folder::Open(canonical.string()));
-  PENSTOCK_ASSIGN(const FolderEntry there, around.Look(name));
-  if (there.kind != FolderEntry::Kind::kNone) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "--out {}: it exists already; go on from its last commit with --resume, name "
-                     "another folder, or remove it",
-                     path);
-  }
-  PENSTOCK_ASSIGN(Folder folder, around.MakeFolder(name));
+  auto found = FolderOfNewRun(around, name);
+  if (!found.ok() && found.error().code == ErrorCode::kInvalidArgument) return ExistsAlready(path);
+  PENSTOCK_TRY(found.status());
+  auto [folder, is_new] = *std::move(found);
   Result<RunLock> lock = RunLock::Take(folder);
   if (!lock.ok()) {
-    static_cast<void>(around.RemoveFolder(name));
+    // Whoever has the lock has begun a run there meanwhile.
+    const bool in_use = lock.error().code == ErrorCode::kUnavailable;
+    if (is_new && !in_use) static_cast<void>(around.RemoveFolder(name));
     return lock.error();
+  }
+  PENSTOCK_ASSIGN(const bool is_free, EndedAtItsBeginning(folder));
+  if (!is_free) return ExistsAlready(path);
+  PENSTOCK_ASSIGN(const std::vector<FoundFile> left, FilesOfRun(folder));
+  for (const FoundFile& file : left) {
+    if (file.name != kLockName) PENSTOCK_TRY(folder.RemoveFile(file.name, file.id));
   }
   return RunFolder(std::move(folder), *std::move(lock), std::move(around));
 }
@@ -152,7 +188,12 @@ Result<RunFolder> RunFolder::Open(const std::string& path) {
   const fs::path absolute = fs::canonical(path, error);
   if (error) return ErrnoError(error.value(), "looking at " + path);
   PENSTOCK_ASSIGN(Folder folder, Folder::Open(absolute.string()));
-  PENSTOCK_ASSIGN(RunLock lock, RunLock::Take(folder));
+  // In a folder that is no run's nothing is made; whoever reads its run.json says that it is none.
+  PENSTOCK_ASSIGN(const FolderEntry info, folder.Look(kInfoName));
+  RunLock lock;
+  if (info.kind != FolderEntry::Kind::kNone) {
+    PENSTOCK_ASSIGN(lock, RunLock::Take(folder));
+  }
   return RunFolder(std::move(folder), std::move(lock), std::nullopt);
 }
 
@@ -160,7 +201,7 @@ RunFolder::RunFolder(RunFolder&& other) noexcept
     : folder_(std::move(other.folder_)),
       lock_(std::move(other.lock_)),
       created_in_(std::exchange(other.created_in_, std::nullopt)),
-      watched_(std::move(other.watched_)) {}
+      watch_(std::move(other.watch_)) {}
 
 RunFolder::~RunFolder() {
   if (!created_in_) return;
@@ -178,9 +219,8 @@ void RemoveNewRun(const std::string& path, const std::string& run_uuid) {
     const Result<Folder> around = Folder::Open(SplitPath(path).first);
     if (!run.ok() || !around.ok()) return;
     const Result<RunInfo> info = ReadRunInfo(*run);
-    const Result<std::vector<std::string>> names = run->List();
-    const bool empty = names.ok() && names->empty();
-    if (empty || (info.ok() && info->run_uuid == run_uuid)) {
+    const Result<bool> ended = EndedAtItsBeginning(*run);
+    if ((ended.ok() && *ended) || (info.ok() && info->run_uuid == run_uuid)) {
       static_cast<void>(RemoveNewRun(*run, *around));
     }
   } catch (const std::exception&) {  // out of memory, in a library
@@ -210,31 +250,13 @@ Result<MetricsWriter> RunFolder::ResumeRows(uint64_t step, const std::string& ro
 }
 
 Status RunFolder::Watch() {
-  watched_.clear();
-  for (const char* name : {kInfoName, kMetricsName}) {
-    PENSTOCK_ASSIGN(UniqueFd fd, folder_.OpenFile(name, O_RDONLY));
-    watched_.push_back({.name = name, .fd = std::move(fd)});
-  }
+  PENSTOCK_ASSIGN(watch_, FolderWatch::Begin(folder_, {kInfoName, kMetricsName}));
   return {};
 }
 
 Status RunFolder::CheckWhole() const {
-  PENSTOCK_ASSIGN(const bool at_path, folder_.IsAt(path()));
-  if (!at_path) {
-    std::error_code ignored;
-    return MakeError(ErrorCode::kNotFound, "{} was {} while it was being trained", path(),
-                     fs::exists(fs::symlink_status(path(), ignored)) ? "replaced by something else"
-                                                                     : "removed or moved away");
-  }
-  for (const WatchedFile& file : watched_) {
-    PENSTOCK_ASSIGN(const FileId own, IdOf(file.fd.get(), folder_.PathOf(file.name)));
-    PENSTOCK_ASSIGN(const FolderEntry there, folder_.Look(file.name));
-    if (there.id == own) continue;
-    return MakeError(ErrorCode::kNotFound, "{} was {} while the run was being trained",
-                     folder_.PathOf(file.name),
-                     there.kind == FolderEntry::Kind::kNone ? "removed" : "replaced by another");
-  }
-  return {};
+  PENSTOCK_CHECK(watch_.has_value());
+  return watch_->Check();
 }
 
 Status WriteRunInfo(const Folder& run, const RunInfo& info) {
@@ -295,6 +317,13 @@ Status CutRows(const Folder& run, uint64_t step, const std::string& row) {
   return MetricsWriter::Resume(run, kMetricsName, step, row).status();
 }
 
+Result<bool> EndedAtItsBeginning(const Folder& run) {
+  PENSTOCK_ASSIGN(const std::vector<std::string> names, run.List());
+  return std::ranges::all_of(names, [](const std::string& name) {
+    return name == kLockName || (name != kInfoName && WithoutTemporary(name) == kInfoName);
+  });
+}
+
 Result<std::vector<FoundFile>> FilesOfRun(const Folder& run) {
   PENSTOCK_ASSIGN(std::vector<std::string> names, run.List());
   std::vector<FoundFile> files;
@@ -304,15 +333,23 @@ Result<std::vector<FoundFile>> FilesOfRun(const Folder& run) {
     if (entry.kind != FolderEntry::Kind::kFile) continue;
     files.push_back({.name = std::move(name), .id = entry.id, .size = entry.size});
   }
-  std::stable_partition(files.begin(), files.end(),
-                        [](const FoundFile& file) { return file.name != kInfoName; });
+  // The lock goes last: a folder that holds nothing else counts as empty (EndedAtItsBeginning).
+  const auto rank = [](const FoundFile& file) {
+    return file.name == kLockName ? 2 : file.name == kInfoName ? 1 : 0;
+  };
+  std::ranges::stable_sort(files, std::less<>(), rank);
   return files;
 }
 
 Result<RunInfo> ReadRunInfo(const Folder& run) {
   const std::string path = run.PathOf(kInfoName);
   const Result<std::string> text = ReadTextFile(run, kInfoName, kLargestOwnText);
-  if (!text.ok() && text.error().code == ErrorCode::kNotFound) return NoRun(run.path(), path);
+  if (!text.ok() && text.error().code == ErrorCode::kNotFound) {
+    const Result<bool> ended = EndedAtItsBeginning(run);
+    const Result<std::vector<std::string>> names = run.List();
+    const bool left = ended.ok() && *ended && names.ok() && !names->empty();
+    return left ? NotBegun(run.path(), path) : NoRun(run.path(), path);
+  }
   PENSTOCK_TRY(text.status());
   PENSTOCK_ASSIGN(const nlohmann::json json, ParseJsonObject(*text, path, ErrorCode::kCorruption));
   try {
@@ -323,7 +360,7 @@ Result<RunInfo> ReadRunInfo(const Folder& run) {
     }
     return ParseInfo(json, run);
   } catch (const nlohmann::json::exception& error) {
-    return DamagedInfo(run, error.what());
+    return DamagedInfo(run, JsonReason(error));
   }
 }
 

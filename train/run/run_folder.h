@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/folder.h"
+#include "base/folder_watch.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
@@ -50,8 +51,9 @@ struct RunInfo {
 
 class RunFolder {
  public:
-  /// Creates the folder and those above it, durably. Errors: kInvalidArgument if the path exists;
-  /// of mkdir.
+  /// Creates the folder and those above it, durably. One that is empty, or that a run has left that
+  /// ended before it had a run.json, is used. Errors: kInvalidArgument if anything else is there;
+  /// kUnavailable if another process begins a run there; of mkdir.
   static Result<RunFolder> Create(const std::string& path);
   /// Opens a folder that holds a run already, which is kept. Errors: of Folder::Open and RunLock.
   static Result<RunFolder> Open(const std::string& path);
@@ -76,32 +78,28 @@ class RunFolder {
   Result<MetricsWriter> CreateRows() const;
   Result<MetricsWriter> ResumeRows(uint64_t step, const std::string& row) const;
 
-  /// Remembers run.json and metrics.jsonl as they are now; CheckWhole compares later ones with
-  /// them.
+  /// Remembers run.json and metrics.jsonl as they are now (base/folder_watch.h).
   Status Watch();
-  /// Checks that the run's path still leads to its folder, and that its watched files still exist.
-  /// Errors: kNotFound, naming what is gone; others if that cannot be checked.
+  /// FolderWatch::Check. Precondition: Watch.
   Status CheckWhole() const;
 
  private:
   RunFolder(Folder folder, RunLock lock, std::optional<Folder> created_in)
       : folder_(std::move(folder)), lock_(std::move(lock)), created_in_(std::move(created_in)) {}
 
-  /// Open, so that no other file can take its identity.
-  struct WatchedFile {
-    std::string name;
-    UniqueFd fd;
-  };
-
   Folder folder_;
   RunLock lock_;                      ///< nobody else changes the run
   std::optional<Folder> created_in_;  ///< of a new run that is not kept: the folder around it
-  std::vector<WatchedFile> watched_;
+  std::optional<FolderWatch> watch_;
 };
 
 /// Removes the run at `path` as a folder that is not kept does, if its UUID is this or it is empty:
 /// for a process that ends at once. Threads: any.
 void RemoveNewRun(const std::string& path, const std::string& run_uuid);
+
+/// Whether nothing is in a folder but what a run leaves that is killed before it has a run.json;
+/// also if it is empty. Errors: kIo.
+Result<bool> EndedAtItsBeginning(const Folder& run);
 
 /// Returns the files that a run has put into its folder and that still exist, except state files,
 /// in an order of removal in which the rest is still recognised as a run. Errors: kIo.

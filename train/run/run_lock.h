@@ -1,27 +1,38 @@
 // The lock of a run: one process at a time may change it.
 //
-// The lock is on RUN itself, not on the files of its state, because a resume may move the state
-// into other files. Whoever trains, cleans or takes a snapshot of a run that nobody trains has it,
-// from before run.json is read. Readers (inspect, export, compare) do not ask for it.
+// The lock is on the file run.lock in RUN (base/file_lock.h says why it is a file). It is not on
+// the files of the state, because a resume may move the state into other files. Whoever trains,
+// cleans or takes a snapshot of a run that nobody trains has it, from before run.json is read.
+// Readers (inspect, export, compare) do not ask for it. Whoever takes the lock makes the file if it
+// is not there: runs of earlier programs have none. It is empty, stays when the lock ends, and goes
+// with the run.
 #pragma once
 
 #include <utility>
 
 #include "base/folder.h"
-#include "base/result.h"
+#include "base/unique_fd.h"
 
 namespace penstock::train {
 
+inline constexpr const char* kLockName = "run.lock";
+
 class RunLock {
  public:
-  /// Waits up to 5 seconds. Errors: kUnavailable while another process has it.
+  /// Holds nothing.
+  RunLock() = default;
+  /// Waits up to 5 seconds. Errors: kUnavailable while another process has it; of making the file.
   static Result<RunLock> Take(const Folder& run);
   /// Does not wait.
   static Result<RunLock> TryTake(const Folder& run);
+  /// For who changes nothing in RUN but may have to keep others from it: as Take, where RUN can be
+  /// written. Where it cannot, nobody else gets Take's lock there either; then a shared one is
+  /// taken if the file is there, and none if it is not.
+  static Result<RunLock> TakeToRead(const Folder& run);
 
  private:
-  explicit RunLock(Folder locked) : locked_(std::move(locked)) {}
-  Folder locked_;  ///< with a descriptor of its own, whose closing ends the lock
+  explicit RunLock(UniqueFd locked) : locked_(std::move(locked)) {}
+  UniqueFd locked_;  ///< whose closing ends the lock
 };
 
 }  // namespace penstock::train

@@ -15,6 +15,7 @@
 #include "offload/state_copy.h"
 #include "offload/state_names.h"
 #include "offload/state_removal.h"
+#include "offload/whole_commit.h"
 #include "train/process/files.h"
 #include "train/process/interrupt.h"
 #include "train/process/log.h"
@@ -204,10 +205,18 @@ std::string Describe(const Folder& folder) {
 /// Without a training: the lock is ours.
 Status TakeOfStoppedRun(const Folder& run, const std::string& name) {
   PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(run));
-  PENSTOCK_ASSIGN(const WholeState state, OpenCommitToCopy(info, offload::StateLock::kShared));
+  PENSTOCK_ASSIGN(WholeState state, OpenCommitToCopy(info, offload::StateLock::kShared));
   if (!state.notice().empty()) LogNotice(state.notice());
   const Interrupt interrupt("penstock: removing what was copied; interrupt again to quit at once");
-  return TakeSnapshot(run, info, state, name, [&interrupt] { return interrupt.requested(); });
+  const auto take = [&] {
+    return TakeSnapshot(run, info, state, name, [&interrupt] { return interrupt.requested(); });
+  };
+  Status taken = take();
+  if (!offload::MayUseOther(taken, state.commits())) return taken;
+  PENSTOCK_ASSIGN(const std::string left, offload::UseWholeCommit(state));
+  if (left.empty()) return taken;
+  LogNotice(left);
+  return take();
 }
 
 }  // namespace

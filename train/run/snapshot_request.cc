@@ -1,12 +1,11 @@
 #include "train/run/snapshot_request.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <string_view>
 
+#include "base/file_lock.h"
 #include "train/process/files.h"
 #include "train/run/snapshot.h"
 
@@ -21,7 +20,9 @@ std::string AnswerName(const std::string& name) { return fmt::format(".{}{}", na
 
 bool IsHeld(const Folder& snapshots, const std::string& request) {
   const Result<UniqueFd> fd = snapshots.OpenFile(request, O_RDONLY);
-  return fd.ok() && ::flock(fd->get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  if (!fd.ok()) return false;
+  const Status shared = TryLockFile(fd->get(), /*exclusive=*/false, request);
+  return !shared.ok() && shared.error().code == ErrorCode::kUnavailable;
 }
 
 bool IsThere(const Folder& snapshots, const std::string& name) {
@@ -62,9 +63,8 @@ Result<SnapshotRequest> SnapshotRequest::Make(const Folder& run, const std::stri
   // It is locked before it has its name: the training never sees one that looks abandoned.
   PENSTOCK_ASSIGN(const std::string temporary, TemporaryName(snapshots, request));
   PENSTOCK_ASSIGN(UniqueFd fd, snapshots.OpenFile(temporary, O_RDWR | O_CREAT | O_EXCL));
-  const bool locked = ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0;
-  const Status named = locked ? snapshots.Replace(temporary, request)
-                              : ErrnoError(errno, "locking " + snapshots.PathOf(temporary));
+  const Status locked = TryLockFile(fd.get(), /*exclusive=*/true, snapshots.PathOf(temporary));
+  const Status named = locked.ok() ? snapshots.Replace(temporary, request) : locked;
   if (!named.ok()) {
     static_cast<void>(snapshots.RemoveFile(temporary));
     return named.error();

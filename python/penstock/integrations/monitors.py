@@ -13,6 +13,7 @@ import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from penstock._text_files import MAX_LINE
 from penstock.errors import InvalidArgumentError, UnavailableError
 
 __all__ = ["CsvMonitor", "TensorBoardMonitor", "WandbMonitor", "monitors_of"]
@@ -31,6 +32,19 @@ def _text(value: float) -> str:
     return repr(value) if math.isfinite(value) else str(value)
 
 
+def _lines_of(path: pathlib.Path) -> list[str]:
+    lines: list[str] = []
+    with open(path, encoding="utf-8", errors="replace", newline="") as file:
+        while line := file.readline(MAX_LINE + 1):
+            if len(line) > MAX_LINE:
+                raise InvalidArgumentError(
+                    f"penstock: {path}, line {len(lines) + 1}: it is longer than {MAX_LINE} "
+                    f"characters (the file has {path.stat().st_size} bytes); move it away"
+                )
+            lines.append(line)
+    return lines
+
+
 class _Curve:
     """A file of a curve. Lines behind where the training goes on are cut."""
 
@@ -45,8 +59,7 @@ class _Curve:
     def _kept(path: pathlib.Path, header: str, samples: int) -> list[str]:
         if not path.exists():
             return []
-        with open(path, encoding="utf-8", newline="") as file:
-            first, *lines = [*file] or [header]
+        first, *lines = _lines_of(path) or [header]
         count = {line: line.split(",")[0] for line in lines}
         if first != header or not all(number.isdigit() for number in count.values()):
             raise InvalidArgumentError(

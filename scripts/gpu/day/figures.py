@@ -120,7 +120,9 @@ def _trainings(rows: list[Row]) -> list[str]:
         update = 0.0
         if row["home"] != "none" and rate > 0:
             update = _UPDATE_BYTES * row["parameters"] / rate
-        floor = row["backward_s"] + max(row["forward_s"], update)
+        # forward_s has the wait for the update in it.
+        forward = max(0.0, row["compute_s"] - row["backward_s"])
+        floor = row["backward_s"] + max(forward, update)
         if row["home"] == "nvme":
             floor = max(row["compute_s"], update)
         lines.append(

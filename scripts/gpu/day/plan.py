@@ -223,29 +223,33 @@ class _Maker:
         nvme = self.steps(
             _contender("torch", small, seconds=25, **fewer),
             _contender("level2", small, home="nvme", seconds=50, **fewer),
-            _contender("deepspeed", small, home="nvme", seconds=60, **fewer),
+            _contender("deepspeed", small, home="nvme", seconds=80, **fewer),
         )
         return [
             Group(
                 (Part("steps", "tokens/s of torch, both levels, DeepSpeed", steps, 185, 40),),
                 quiet=True,
             ),
-            Group((Part("steps-nvme", "the same, all on a drive", nvme, 120, 40),)),
+            Group(
+                (Part("drive", "how fast is the drive?", self.python("doctor.py"), 20, cuda=True),),
+                True,
+            ),
+            Group((Part("steps-nvme", "the same, all on a drive", nvme, 150, 40),), quiet=True),
         ]
 
     def own_steps(self) -> list[Group]:
         large, small = self._sizes.large, self._sizes.small
         floor = "penstock train against its floor"
         parts = [
-            self.train("train-host", floor, large, 45, home="cpu", steps=7),
-            self.train("train-host-64k", floor, large, 55, home="cpu", steps=5, accumulate=4),
-            self.train("train-device", floor, large, 45, home="none", steps=7, tile=1 << 20),
-            self.train("train-device-big", floor, large, 45, home="none", steps=7, tile=1 << 26),
+            self.train("train-host", floor, large, 75, home="cpu", steps=7),
+            self.train("train-host-64k", floor, large, 75, home="cpu", steps=5, accumulate=4),
+            self.train("train-device", floor, large, 75, home="none", steps=7, tile=1 << 20),
+            self.train("train-device-big", floor, large, 75, home="none", steps=7, tile=1 << 26),
             self.train("train-nvme", floor, small, 60, home="nvme", steps=5),
             self.train(
                 "attention-cudnn",
                 "attention by cuDNN against our own (train-host)",
-                *(large, 45),
+                *(large, 75),
                 home="cpu",
                 steps=7,
                 attention="cudnn",

@@ -46,6 +46,7 @@ def environment() -> dict[str, str]:
         "LIBRARY_PATH": ":".join(filter(None, joined)),
         "MAX_JOBS": "8",
         "PATH": ":".join([os.path.dirname(sys.executable), os.environ.get("PATH", "")]),  # ninja
+        "TORCH_CUDA_ARCH_LIST": "",  # DeepSpeed asks the GPU; it cannot read an image's "9.0a"
         "TORCH_EXTENSIONS_DIR": str(work() / "ds-operators"),
     }
 

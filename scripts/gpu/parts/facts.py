@@ -9,7 +9,7 @@ import sys
 
 _COMMANDS = (
     "nvidia-smi",
-    "nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,PCI",
+    "nvidia-smi -q -d CLOCK,PERFORMANCE,POWER",
     "nvidia-smi topo -m",
     "uname -a",
     "lscpu",

@@ -3,13 +3,15 @@
 ncu.py KEY=VALUE...     keys: those of training.Job
 
 Nsight Compute with one metric, the time of every kernel, over one step of a few layers; then the
-sections SpeedOfLight, LaunchStats and Occupancy of our own kernels.
+sections SpeedOfLight, LaunchStats and Occupancy of our own kernels in one layer with a small arena:
+for each pass of these sections, ncu saves and restores the memory of the device.
 """
 
 from __future__ import annotations
 
 import collections
 import csv
+import dataclasses
 import os
 import pathlib
 import shutil
@@ -21,6 +23,7 @@ import training
 from said import leave_out, say, scratch, seconds_left, work
 
 _SHOWN = 30
+_SMALL = "4GiB"
 
 
 def profile(options: list[str], command: list[str], log: pathlib.Path, seconds: float) -> str:
@@ -97,9 +100,11 @@ def main() -> int:
     if wrong:
         print(f"error: ncu, times: {wrong}")
     options = ["--kernel-name-base", "demangled", "-k", "regex:penstock"]
-    options += ["--launch-skip", "12", "--launch-count", "45", "--page", "raw"]
+    options += ["--launch-count", "45", "--page", "raw"]
     for section in ("SpeedOfLight", "LaunchStats", "Occupancy"):
         options += ["--section", section]
+    small = dataclasses.replace(job, layers=1, rows=min(2, job.rows), device_memory=_SMALL)
+    command = training.write_files(small, scratch())
     also = profile(options, [*command, "--out", str(scratch() / "b")], limits, seconds_left())
     if also:
         print(f"error: ncu, limits: {also}")

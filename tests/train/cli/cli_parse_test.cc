@@ -334,10 +334,5 @@ TEST(ExitCodes, FollowTheKindOfFailure) {
   EXPECT_EQ(ExitCode(ErrorCode::kCancelled), 130);
 }
 
-TEST(OneLine, HasNoLineBreaks) {
-  EXPECT_EQ(OneLine("a\nb\r\nc\n"), "a b  c");
-  EXPECT_EQ(OneLine(""), "");
-}
-
 }  // namespace
 }  // namespace penstock::train

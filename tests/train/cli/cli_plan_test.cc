@@ -40,7 +40,7 @@ const std::set<std::string> kOfConfig = {"--learning-rate",
 const std::set<std::string> kOfRun = {
     "--device",          "--device-tflops", "--device-memory", "--host-memory", "--tune",
     "--drive",           "--link",          "--ranks",         "--nodes",       "--choose",
-    "--sequence-length", "--tokens",        "--drive-rating",  "--topologies"};
+    "--sequence-length", "--tokens",        "--drive-rating",  "--topologies",  "--drive-capacity"};
 
 std::set<std::string> Both(std::set<std::string> a, const std::set<std::string>& b) {
   a.insert(b.begin(), b.end());

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <string>
+#include <vector>
 
 #include "tests/train/launch/launch_support.h"
 #include "train/launch/launch.h"
@@ -14,6 +15,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 using testing::UnorderedElementsAre;
 
 TEST_F(LaunchTest, RanksOnOtherHostsAreStartedBySsh) {
@@ -29,8 +31,26 @@ TEST_F(LaunchTest, RanksOnOtherHostsAreStartedBySsh) {
               UnorderedElementsAre("0 0/1" + rest, "rank 1: 1 0/1" + rest, "rank 2: 2 0/2" + rest,
                                    "rank 3: 3 1/2" + rest));
   EXPECT_THAT(LinesOf(temp_.Read("called")),
-              UnorderedElementsAre("-o BatchMode=yes -T worker1", "-o BatchMode=yes -T worker2",
-                                   "-o BatchMode=yes -T worker2"));
+              UnorderedElementsAre("-T worker1", "-T worker2", "-T worker2"));
+}
+
+TEST_F(LaunchTest, AllRanksShareATokenThatNoCommandLineHoldsAndNoOtherLaunchHas) {
+  UseHosts("worker1 slots=1\nlocalhost slots=1\n");
+  const Variable of_another("PENSTOCK_JOB_TOKEN", "of another launch");
+  const std::string script =
+      "echo \"$PENSTOCK_JOB_TOKEN\" > token$RANK; "
+      "tr '\\0' ' ' < /proc/$PPID/cmdline >> lines; "
+      "tr '\\0' ' ' < /proc/$$/cmdline >> lines";
+  std::vector<std::string> tokens;
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(Run(2, script).code, 0);
+    const std::string token = LinesOf(temp_.Read("token0")).at(0);
+    EXPECT_EQ(token.size(), 32U);
+    EXPECT_EQ(temp_.Read("token1"), token + "\n");
+    EXPECT_THAT(temp_.Read("lines") + temp_.Read("words"), Not(HasSubstr(token)));
+    tokens.push_back(token);
+  }
+  EXPECT_NE(tokens[0], tokens[1]);
 }
 
 TEST_F(LaunchTest, SignalsReachRanksOnOtherHostsOnce) {
@@ -64,11 +84,25 @@ TEST_F(LaunchTest, RanksOnOtherHostsAreEndedAfterAFailure) {
 TEST_F(LaunchTest, AConnectionThatHangsDoesNotKeepTheLaunch) {
   setting_.patience = {.terminate = kSoon, .kill = kSoon, .leave = kSoon};
   UseHosts("worker1 slots=1\nworker2 slots=1\n", R"(
-    case "$4" in worker1) sleep 1000 ;; *) exit 255 ;; esac)");
+    case "$*" in *"-T worker1 "*) sleep 1000 ;; *) exit 255 ;; esac)");
   const Outcome outcome = Run(2, "");
   EXPECT_EQ(outcome.code, 3);
   EXPECT_THAT(outcome.err, HasSubstr("rank 1 (on worker2) ended with ssh's exit code 255"));
   EXPECT_THAT(outcome.err, HasSubstr("rank 0 (on worker1) cannot be killed and may still run"));
+}
+
+TEST_F(LaunchTest, OneSignalEndsALaunchWhoseConnectionHangs) {
+  setting_.patience = kEndless;
+  setting_.patience.terminate = std::chrono::seconds(1);  // ample for a shell to read
+  UseHosts("worker1 slots=1\nworker2 slots=1\n", std::string(R"(
+    case "$*" in *"-T worker1 "*) until [ -e ready ]; do sleep 0.01; done
+      kill -TERM )" + std::to_string(::getpid()) + "; exec sleep 1000 ;; esac\n") +
+                                                     kStandIn);
+  const Outcome outcome = Run(2, "trap 'exit 130' TERM; : > ready; rest");
+  EXPECT_EQ(outcome.code, 130);
+  EXPECT_EQ(LinesOf(outcome.err),
+            std::vector<std::string>{"penstock: ending the connection to rank "
+                                     "0 (on worker1), which hangs"});
 }
 
 TEST_F(LaunchTest, OtherHostsNeedAnAddressOfRankZeroThatIsNotTheirOwn) {

@@ -124,7 +124,8 @@ class LaunchTest : public testing::Test {
   /// Runs the command here, with the signals that sshd gives it. The words before it are in the
   /// file "called".
   static constexpr const char* kStandIn =
-      "echo \"$*\" | head -1 | cut -d ' ' -f 1-4 >> called; for word; do command=$word; done; "
+      "echo \"$*\" >> words; echo \"$*\" | head -1 | grep -o -e '-T [^ ]*' >> called; for word; do "
+      "command=$word; done; "
       "exec env --default-signal sh -c \"$command\"\n";
 
   TempFolder temp_;

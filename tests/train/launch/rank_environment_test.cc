@@ -19,6 +19,11 @@ TEST(RankEnvironment, SaysWhoTheRankIsAndWhereAllMeet) {
                           "MASTER_ADDR=node1", "MASTER_PORT=29500"));
 }
 
+TEST(RankEnvironment, TheTokenIsAVariableOfItsOwn) {
+  EXPECT_EQ(TokenVariable({.address = "node1", .port = 29500, .token = "0a"}),
+            "PENSTOCK_JOB_TOKEN=0a");
+}
+
 TEST(RankEnvironment, HoldsNothingOfAnotherLauncher) {
   const std::vector<std::string> others = {"RANK=1",
                                            "WORLD_SIZE=2",
@@ -26,6 +31,7 @@ TEST(RankEnvironment, HoldsNothingOfAnotherLauncher) {
                                            "LOCAL_WORLD_SIZE=2",
                                            "MASTER_ADDR=x",
                                            "MASTER_PORT=1",
+                                           "PENSTOCK_JOB_TOKEN=of another job",
                                            "OMPI_COMM_WORLD_SIZE=2",
                                            "PMIX_RANK=0",
                                            "SLURM_PROCID=0",

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
@@ -49,7 +50,7 @@ TEST(RemoteCommand, RunsTheProgramInTheFolderWithItsArgumentsAndVariables) {
   const TempFolder temp;
   temp.Write("it's a \"folder\"/x", "");
   const std::string folder = temp.Path("it's a \"folder\"");
-  const std::string script = R"(pwd; printf '<%s>' "$A" "$B" "$@"; cat)";
+  const std::string script = R"(pwd; printf '<%s>' "$A" "$B" "$SECRET" "$@"; cat)";
   std::vector<std::string> arguments = {"-c", script, "sh"};
   arguments.insert(arguments.end(), kHardWords.begin(), kHardWords.end());
   const std::string command = RemoteCommand({.folder = folder,
@@ -59,8 +60,9 @@ TEST(RemoteCommand, RunsTheProgramInTheFolderWithItsArgumentsAndVariables) {
   // Its input does not end as long as this one is open.
   ASSERT_EQ(::mkfifo(temp.Path("input").c_str(), 0600), 0);
   const UniqueFd input(::open(temp.Path("input").c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_EQ(::write(input.get(), "SECRET=of stdin\n", 16), 16);
   const std::string output = OutputOf("(" + command + ") < " + ShellWord(temp.Path("input")));
-  std::string expected = folder + "\n<it's><x=y z>";
+  std::string expected = folder + "\n<it's><x=y z><of stdin>";
   for (const std::string& word : kHardWords) expected += "<" + word + ">";
   EXPECT_EQ(output, expected) << "and its standard input is empty";
 }
@@ -73,6 +75,13 @@ TEST(RemoteCommand, AFolderThatIsMissingThereIsAFailureOfTheEnvironment) {
       << "what the launcher explains";
 }
 
+TEST(RemoteCommand, WithoutItsFirstLineNothingIsStarted) {
+  const TempFolder temp;
+  const std::string command = RemoteCommand(
+      {.folder = temp.Path(), .program = "/bin/echo", .arguments = {"started"}, .variables = {}});
+  EXPECT_EQ(OutputOf("(" + command + ") </dev/null"), "");
+}
+
 TEST(RemoteCommand, HandsOnSignalsAndTakesTheEndOfItsInputForTerm) {
   const TempFolder temp;
   const std::string script =
@@ -82,6 +91,8 @@ TEST(RemoteCommand, HandsOnSignalsAndTakesTheEndOfItsInputForTerm) {
       {.folder = temp.Path(), .program = "/bin/sh", .arguments = {"-c", script}, .variables = {}});
   // NOLINTNEXTLINE(cert-env33-c): the shell is what is tested
   std::FILE* rank = ::popen(command.c_str(), "w");
+  std::fputs("SECRET=x\n", rank);
+  std::fflush(rank);
   ASSERT_TRUE(BecomesTrue([&temp] { return temp.Has("ready"); }));
   std::fputs(SignalLine(SIGINT).c_str(), rank);
   std::fflush(rank);

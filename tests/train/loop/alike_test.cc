@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 namespace penstock::train {
 namespace {
@@ -55,6 +58,55 @@ TEST(RecogniseWeights, OtherWeightsAtEitherEndOfATensorHaveAnotherText) {
   for (const auto& [tensor, element] : {std::pair{0, 0}, {0, 63}, {0, 199}, {1, 0}, {1, 2}}) {
     EXPECT_NE(text_with(tensor, element), same) << tensor << ", " << element;
   }
+}
+
+/// A job of three ranks as rank 0 sees it, of which another one has `other`.
+class ThreeRanks final : public comm::Job {
+ public:
+  explicit ThreeRanks(std::vector<std::string> other_texts) : others_(std::move(other_texts)) {}
+
+  const comm::World& world() const override { return world_; }
+  const std::vector<std::string>& hosts() const override { return hosts_; }
+  const std::string& address() const override { return hosts_.front(); }
+  void SetTimeouts(const comm::Timeouts&) override {}
+  Status Agree(const Status& mine) override { return mine; }
+  Result<std::vector<std::string>> Gather(std::string mine) override {
+    sent.push_back(mine);
+    std::vector<std::string> all = {mine, mine, mine};
+    if (sent.size() <= others_.size()) all[2] = others_[sent.size() - 1];
+    return all;
+  }
+  Status Vote(uint64_t, uint64_t) override { return {}; }
+  void Doing(std::string_view) override {}
+  void Entered(const comm::Operation&, comm::OperationState) override {}
+  void Fail(const Error&) override {}
+  Status status() const override { return {}; }
+  bool ended_agreed() const override { return false; }
+  Status Finish() override { return {}; }
+
+  std::vector<std::string> sent;
+
+ private:
+  const comm::World world_{.size = 3, .rank = 0};
+  const std::vector<std::string> hosts_ = {"a", "b", "c"};
+  const std::vector<std::string> others_;
+};
+
+TEST(CheckAlike, SendsAHashWhereRanksAreAlikeAndTheValuesOnlyWhereTheyAreNot) {
+  const NamedValues mine = {{"seed", std::string(5000, '1')}, {"--steps", "3"}};
+  ThreeRanks alike({});
+  EXPECT_TRUE(CheckAlike(alike, mine).ok());
+  ASSERT_EQ(alike.sent.size(), 1U);
+  EXPECT_EQ(alike.sent.front().size(), 16U);
+
+  ThreeRanks different({"another hash", R"([["seed", "2"], ["--steps", "3"]])"});
+  const Status status = CheckAlike(different, {{"seed", "1"}, {"--steps", "3"}});
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(status.error().message,
+            "seed differs between ranks: 2 on rank 2 (host c), 1 on rank 0 (host a); start all "
+            "ranks alike");
+  EXPECT_EQ(different.sent.size(), 2U);
 }
 
 TEST(RecogniseWeights, AnErrorOfTheSourceIsReturned) {

@@ -84,6 +84,7 @@ Reading Later(const Reading& begin) {
   end.counters.nvme_read_bytes += 140;
   end.counters.nvme_write_bytes += 120;
   end.counters.nvme_commit_bytes += 16;
+  end.counters.nvme_verify_bytes += 36;
   end.device_peak = 7_MiB;
   end.host_peak = 9_MiB;
   return end;
@@ -264,6 +265,7 @@ TEST(RunSummary, HasTheContractsFields) {
   EXPECT_EQ(json["nvme_write_bytes"], 120);
   EXPECT_EQ(json["nvme_init_bytes"], 24);
   EXPECT_EQ(json["nvme_commit_bytes"], 16);
+  EXPECT_EQ(json["nvme_verify_bytes"], 36);
   EXPECT_EQ(json["evictions"], 0);
   EXPECT_EQ(json["update_overlap_s"], 0.4);
   EXPECT_EQ(json["aio_engine"], "threads");

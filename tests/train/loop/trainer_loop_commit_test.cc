@@ -188,6 +188,19 @@ TEST_F(TrainLoopTest,
   }
 }
 
+TEST_F(TrainLoopTest, ACommitInDoubtIsNotedBeforeTheNextLossAndNoLongerWhenItIsTakenBack) {
+  options_.config.commit_every_steps = 1;
+  model_.nan_from = 3;
+  EXPECT_FALSE(Run(9).ok());
+  EXPECT_THAT(doubts_, ElementsAre(std::pair(2, 2), std::pair(-1, 2)));
+}
+
+TEST_F(TrainLoopTest, AHealthyRunNotesNoDoubt) {
+  options_.config.commit_every_steps = 1;
+  ASSERT_TRUE(Run(4).ok());
+  EXPECT_THAT(doubts_, IsEmpty());
+}
+
 TEST_F(TrainLoopTest, ASkippedLastStepWithAFiniteLossIsCommittedAsItChangedNothing) {
   engine_.skip = {false, false, true};
   ASSERT_TRUE(Run(3).ok());

@@ -197,6 +197,11 @@ class TrainLoopTest : public ::testing::Test {
                     .check_folder = [this]() -> Status {
                       if (engine_.commits.size() < gone_after_) return {};
                       return MakeError(ErrorCode::kNotFound, "RUN was removed");
+                    },
+                    .note_doubt = [this](const std::optional<uint64_t>& step) -> Status {
+                      doubts_.emplace_back(step ? static_cast<int>(*step) : -1,
+                                           engine_.commits.back().step);
+                      return {};
                     }},
                    options_);
     return loop.Run();
@@ -230,6 +235,8 @@ class TrainLoopTest : public ::testing::Test {
   LoopOptions options_;
   bool folder_kept_ = false;
   size_t stop_after_ = std::numeric_limits<size_t>::max();
+  /// Of each note: the commit in doubt (-1: none), and the newest there was.
+  std::vector<std::pair<int, uint64_t>> doubts_;
   size_t gone_after_ = std::numeric_limits<size_t>::max();  ///< commits
 };
 

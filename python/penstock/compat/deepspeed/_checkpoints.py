@@ -16,7 +16,8 @@ from typing import Any
 from penstock import _state
 from penstock._module_optimizer import ModuleOptimizer
 from penstock._run import explained, sync_folder, write_atomically
-from penstock.errors import CorruptionError, InvalidArgumentError
+from penstock._text_files import parse_json, read_text
+from penstock.errors import InvalidArgumentError
 
 _TEXT = "penstock.json"
 _SNAPSHOT = "penstock"
@@ -72,17 +73,14 @@ def read_checkpoint(
     if tag is None:
         if not latest.is_file():
             return None
-        tag = latest.read_text(encoding="utf-8").strip()
+        tag = read_text(latest).strip()
     place = folder / str(tag)
     if not (place / _TEXT).is_file():
         raise InvalidArgumentError(
             f"penstock: {place} is no checkpoint of penstock; states of DeepSpeed come in as a "
             "universal checkpoint (penstock.universal)"
         )
-    try:
-        text = json.loads((place / _TEXT).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CorruptionError(f"penstock: {place / _TEXT} is not JSON ({error})") from None
+    text = parse_json(read_text(place / _TEXT), place / _TEXT)
     said: dict[str, Any] = {name: _state.decode(value) for name, value in text.items()}
     said["optimizer"]["penstock"]["snapshot"] = str(place / _SNAPSHOT)
     _state.restore_random(said.pop("random"))

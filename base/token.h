@@ -1,0 +1,16 @@
+// A secret that the processes of one run share, so that no other process passes for one of them.
+//
+// Any thread.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+
+namespace penstock {
+
+/// Returns 128 bits of the kernel's random source as 32 hexadecimal digits. Errors: what the system
+/// says.
+Result<std::string> MakeToken();
+
+}  // namespace penstock

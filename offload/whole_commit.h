@@ -1,0 +1,64 @@
+// Which of the commits of a state a run resumes from: the newest that is whole.
+//
+// A commit is whole if every part that it names reads back with its checksum. That takes one read
+// of what it names, no longer than the reads of a step in which all states lie on the drives, and
+// nothing less tells: a drive may lose a write long after it was acknowledged. The commit before
+// stays whole until the first update after the newest overwrites its slots.
+//
+// Plain decisions: no file is touched here. Threads: one at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "offload/commit_agreement.h"
+
+namespace penstock::offload {
+
+struct CommitChoice {
+  std::vector<CommitName> commits;  ///< that all ranks hold, the newest first; one at least
+  /// Makes a commit the one that is read.
+  std::function<Status(const CommitName& name)> use;
+  /// Returns a line for each damaged part of the commit in use, on all ranks.
+  std::function<Result<std::vector<std::string>>()> damages;
+  /// The step of a commit after which a run saw a loss that was not finite: it counts only if no
+  /// other one is whole.
+  std::optional<uint64_t> doubted;
+};
+
+/// The choice that was made.
+struct ChosenCommit {
+  CommitName name;
+  /// A line for the user on each newer commit that was left, and why; empty: there is none.
+  std::string notice;
+};
+
+/// Returns the newest commit that is whole, which is then in use. Errors: kCorruption if none is,
+/// with what is wrong with each; of `use` and `damages`.
+Result<ChosenCommit> ChooseCommit(const CommitChoice& choice);
+
+/// The same for a state that this process alone reads (offload::WholeState, zero::CommittedState).
+/// Returns the notice.
+template <typename State>
+Result<std::string> UseWholeCommit(State& state) {
+  PENSTOCK_ASSIGN(ChosenCommit chosen,
+                  ChooseCommit({.commits = state.commits(),
+                                .use = [&state](const CommitName& name) { return state.Use(name); },
+                                .damages = [&state] { return state.DamagedTiles(); },
+                                .doubted = {}}));
+  return std::move(chosen.notice);
+}
+
+/// Whether an operation on the newest commit may succeed with another one: it failed because of
+/// what was read, and there is another.
+inline bool MayUseOther(const Status& status, const std::vector<CommitName>& commits) {
+  const bool damaged = !status.ok() && (status.error().code == ErrorCode::kCorruption ||
+                                        status.error().code == ErrorCode::kIo);
+  return damaged && commits.size() > 1;
+}
+
+}  // namespace penstock::offload

@@ -1,0 +1,53 @@
+"""Files of text that people or other programs wrote: read up to a bound, with a line for what is
+wrong. A damaged file may have any size, and must not take the memory to hold it.
+
+Nothing here needs torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from typing import Any
+
+from penstock.errors import CorruptionError, PenstockError
+
+#: The most bytes of a file that is read as a whole; the program's own bound.
+MAX_TEXT = 64 << 20
+#: The longest line of a file that is read line by line.
+MAX_LINE = 1 << 20
+
+
+def read_text(
+    path: pathlib.Path | str | os.PathLike[str],
+    error: type[PenstockError] = CorruptionError,
+    limit: int = MAX_TEXT,
+) -> str:
+    """Returns the text of a file.
+
+    Raises:
+        OSError: it cannot be read.
+        error: it is longer than ``limit`` bytes, or is not UTF-8.
+    """
+    with open(path, "rb") as file:
+        found = file.read(limit + 1)
+        if len(found) > limit:
+            size = os.fstat(file.fileno()).st_size
+            raise error(f"penstock: {path} has {size} bytes, and at most {limit} are read")
+    try:
+        return found.decode("utf-8")
+    except UnicodeDecodeError as wrong:
+        raise error(f"penstock: {path} is not UTF-8 (from byte {wrong.start} on)") from None
+
+
+def parse_json(
+    text: str, name: str | os.PathLike[str], error: type[PenstockError] = CorruptionError
+) -> Any:
+    """Returns the value of a text, which messages call ``name``. Raises ``error`` for what is none."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise error(f"penstock: {name} is nested too deep") from None
+    except ValueError as wrong:
+        raise error(f"penstock: {name} is not JSON ({wrong})") from None
