@@ -11,7 +11,8 @@
 
 namespace penstock::train {
 
-/// Before the first fork.
+/// Before the first fork. From then on the kernel refuses this process and its children io_uring
+/// and AIO, whose reads are no calls of libc's.
 void ShareBadUnits();
 /// All units can be read again.
 void ForgetBadUnits();
