@@ -58,9 +58,10 @@ class FileRegistration {
 enum class Operation : uint8_t { kRead, kWrite, kSync };
 const char* ToString(Operation operation);
 
-/// Which requests are served first when the queue is full. A lower class is still served regularly:
-/// after `kStarvationBound` blocks of higher classes, one block of the oldest lower request goes
-/// first.
+/// Which requests are served first when the queue is full. State reads leave half of the queue to
+/// write-backs that wait: the memory that these hold is what further state reads wait for. A lower
+/// class is still served regularly: after `kStarvationBound` blocks of higher classes, one block of
+/// the oldest lower request goes first.
 enum class Priority : uint8_t { kParameterRead, kStateRead, kWriteBack };
 inline constexpr int kPriorityCount = 3;
 inline constexpr int kStarvationBound = 16;

@@ -43,7 +43,7 @@ IoLoop::IoLoop(Drive& drive, const EngineOptions& options, Finish finish)
     : drive_(drive),
       overlap_events_(options.overlap_events),
       finish_(std::move(finish)),
-      queue_(options.block_size),
+      queue_(options.block_size, options.queue_depth),
       blocks_(static_cast<size_t>(options.queue_depth)) {
   for (size_t slot = blocks_.size(); slot > 0; --slot) {
     free_.push_back(static_cast<uint32_t>(slot - 1));
@@ -195,6 +195,7 @@ void IoLoop::Fail(uint32_t slot, const Classified& classified) {
 }
 
 void IoLoop::Close(uint32_t slot) {
+  queue_.GiveBack(blocks_[slot]);
   std::shared_ptr<PendingRequest> request = std::move(blocks_[slot].request);
   blocks_[slot].request = nullptr;
   free_.push_back(slot);

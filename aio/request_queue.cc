@@ -7,6 +7,12 @@
 #include "base/check.h"
 
 namespace penstock::aio {
+namespace {
+
+constexpr auto kStateRead = static_cast<size_t>(Priority::kStateRead);
+constexpr auto kWriteBack = static_cast<size_t>(Priority::kWriteBack);
+
+}  // namespace
 
 void RequestQueue::Push(std::shared_ptr<PendingRequest> request) {
   request->plan = PlanBlocks(request->request, block_size_);
@@ -24,6 +30,10 @@ size_t RequestQueue::ChooseClass() const {
     ++highest;
     PENSTOCK_CHECK(highest < classes_.size(), "a block was cut from an empty queue");
   }
+  if (highest == kStateRead && !classes_[kWriteBack].empty() &&
+      write_backs_out_ < write_back_places_) {
+    return kWriteBack;
+  }
   size_t chosen = highest;
   for (size_t lower = highest + 1; lower < classes_.size(); ++lower) {
     if (classes_[lower].empty() || passed_over_[lower] < kStarvationBound) continue;
@@ -40,6 +50,7 @@ Block RequestQueue::Cut() {
     if (!classes_[lower].empty()) ++passed_over_[lower];
   }
   passed_over_[chosen] = 0;
+  if (chosen == kWriteBack) ++write_backs_out_;
 
   auto& requests = classes_[chosen];
   PendingRequest& request = *requests.front();
@@ -52,6 +63,10 @@ Block RequestQueue::Cut() {
   ++request.open_blocks;
   if (request.cut == request.plan.size) requests.pop_front();
   return block;
+}
+
+void RequestQueue::GiveBack(const Block& block) {
+  if (block.request->request.priority == Priority::kWriteBack) --write_backs_out_;
 }
 
 void RequestQueue::Abandon(const PendingRequest& request) {

@@ -42,14 +42,20 @@ struct Block {
 
 class RequestQueue {
  public:
-  explicit RequestQueue(Bytes block_size) : block_size_(block_size) {}
+  /// `places`: blocks that the drive has at most.
+  explicit RequestQueue(Bytes block_size, int places = 1)
+      : block_size_(block_size), write_back_places_(places / 2) {}
 
   /// Precondition: the request is valid.
   void Push(std::shared_ptr<PendingRequest> request);
   bool empty() const;
   /// Returns the next block: of the oldest request of the highest class, or of the oldest request
-  /// of a lower class that kStarvationBound blocks have passed. Precondition: not empty.
+  /// of a lower class that kStarvationBound blocks have passed. Where state reads are that class,
+  /// of the oldest write-back, while these have less than half of the places. Precondition: not
+  /// empty.
   Block Cut();
+  /// Gives back the place of a block that was cut.
+  void GiveBack(const Block& block);
   /// Forgets the uncut rest of a request that failed and from which a block was cut.
   void Abandon(const PendingRequest& request);
   /// Forgets every request. Returns those that are not cut completely.
@@ -59,6 +65,8 @@ class RequestQueue {
   size_t ChooseClass() const;
 
   const Bytes block_size_;
+  const int write_back_places_;  ///< that state reads leave to write-backs which wait
+  int write_backs_out_ = 0;      ///< blocks that were cut and not given back
   std::array<std::deque<std::shared_ptr<PendingRequest>>, kPriorityCount> classes_;
   /// Blocks of higher classes that were cut while the class waited.
   std::array<int, kPriorityCount> passed_over_{};

@@ -48,9 +48,8 @@ Schedule ForthAndBack(const ShardLayout& layout) {
     schedule.first_use.push_back(module);
     schedule.update_at.push_back(schedule.length() + module);
   }
-  for (const TileId tile : layout.Tiles()) schedule.use_order.push_back(tile);
-  schedule.update_order = schedule.use_order;
-  schedule.load_order = schedule.use_order;
+  for (const TileId tile : layout.Tiles()) schedule.update_order.push_back(tile);
+  schedule.load_order = schedule.update_order;
   return schedule;
 }
 

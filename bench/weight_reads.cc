@@ -105,7 +105,6 @@ Schedule InOrder(const ShardLayout& layout) {
     schedule.slot_bytes.push_back(layout.SlotBytes(ModuleId{i}));
     schedule.first_use.push_back(i);
     schedule.update_at.push_back(layout.model.modules.size() + i);
-    schedule.use_order.push_back(TileId{i});
   }
   return schedule;
 }

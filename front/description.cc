@@ -108,7 +108,7 @@ std::string DescribePlan(const Plan& plan) {
   const Bytes own = plan.engine.host_reserved;
   const Bytes own_minimum = own - plan.arriving + plan.arriving_minimum;
   zero::HostBytes need;
-  if (memory.ok()) need = zero::HostNeed(model, plan.layout, config, memory->store);
+  if (memory.ok()) need = zero::HostNeed(plan.layout, config, memory->store);
   ordered_json json{
       {"fits", memory.ok()},
       {"host_bytes",

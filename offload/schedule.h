@@ -26,10 +26,10 @@ struct Schedule {
   std::vector<Bytes> slot_bytes;  ///< size of each device slot
   /// For each module the slot that no other module uses; none if it shares slots. Empty: all share.
   std::vector<std::optional<uint32_t>> own_slot;
-  std::vector<uint32_t> first_use;   ///< of each module
-  std::vector<TileId> use_order;     ///< tiles by the first use of their module, then by position
-  std::vector<TileId> update_order;  ///< those of them that are updated
-  std::vector<TileId> load_order;    ///< the same in the order in which their updates begin
+  std::vector<uint32_t> first_use;  ///< of each module
+  /// The tiles that are updated, by the first use of their module, then by position.
+  std::vector<TileId> update_order;
+  std::vector<TileId> load_order;  ///< the same in the order in which their updates begin
   /// For each module: when the host's copy is needed for its update, counted from the start of a
   /// step.
   std::vector<uint64_t> update_at;

@@ -348,13 +348,27 @@ bool TilePolicy::TryLoad(TileId tile, bool ahead) {
   return true;
 }
 
-/// What the device needs soonest is read first, and never given up for what it needs later.
+/// When the first update that waits to be loaded is needed in this step.
+std::optional<TilePolicy::Need> TilePolicy::WaitingUpdateNeed() const {
+  const std::optional<TileId> tile = updates_.FirstToLoad();
+  if (!tile) return std::nullopt;
+  const uint64_t first = schedule_->first_use[Index(ModuleOf(*tile))];
+  if (first < now_ % schedule_->length()) return std::nullopt;
+  return NeedAt(StepStart() + first, *tile);
+}
+
+/// What the device needs soonest is read first, and never given up for what it needs later. Updates
+/// that are needed sooner and wait to be loaded keep a block each: what was read into it would be
+/// given up for them, and read again.
 void TilePolicy::ReadAhead() {
   if (now_ >= end_) return;
   const Need step_end = NeedAt(StepStart() + schedule_->length());
+  const std::optional<Need> update = WaitingUpdateNeed();
   while (!wanted_.empty() && wanted_.begin()->first < step_end) {
-    const TileId tile{wanted_.begin()->second};
-    if (!TakeWeightBlock(wanted_.begin()->first)) return;
+    const auto [need, number] = *wanted_.begin();
+    if (update && need > *update && free_weight_blocks_ <= updates_.unloaded()) return;
+    const TileId tile{number};
+    if (!TakeWeightBlock(need)) return;
     ReadWeight(tile, TileAction::Kind::kReadWeight);
     Sort(tile);
   }

@@ -179,6 +179,7 @@ class TilePolicy {
   Need PinNeed(TileId tile) const;
   NextUse NextUseOf(TileId tile) const;
   Need UpdateNeed(TileId tile, bool ahead) const;
+  std::optional<Need> WaitingUpdateNeed() const;
 
   void Sort(TileId tile);
   void PassUses(uint64_t from, uint64_t to);

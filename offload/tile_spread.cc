@@ -42,4 +42,15 @@ std::vector<uint16_t> SpreadTiles(const ShardLayout& layout, std::span<const dou
   return paths;
 }
 
+/// Multiples of the golden ratio, modulo 1: their first n are spread evenly for every n, and so are
+/// those of each k-th number (D. Knuth, The Art of Computer Programming, volume 3, section 6.4).
+std::vector<TileId> HostTileOrder(const ShardLayout& layout) {
+  constexpr uint64_t kGoldenRatio = 0x9E3779B97F4A7C15;
+  const auto place = [](TileId tile) { return uint64_t{Index(tile)} * kGoldenRatio; };
+  std::vector<TileId> tiles;
+  for (const TileId tile : layout.Tiles()) tiles.push_back(tile);
+  std::ranges::sort(tiles, {}, place);
+  return tiles;
+}
+
 }  // namespace penstock::offload

@@ -1,4 +1,5 @@
-// Deals tiles out to paths in proportion to their speed. A plain function of layout and speeds.
+// Deals tiles out: to paths in proportion to their speed, and to host memory evenly over the model.
+// Plain functions of layout and speeds.
 #pragma once
 
 #include <cstdint>
@@ -14,5 +15,10 @@ namespace penstock::offload {
 /// more than one tile ahead of its share, and neighbours lie on different paths as far as shares
 /// allow. `speeds`: one for each path, positive, in any unit.
 std::vector<uint16_t> SpreadTiles(const ShardLayout& layout, std::span<const double> speeds);
+
+/// Returns all tiles in the order in which host memory takes them for good. Any number of them from
+/// the first on is spread evenly over the tile numbers, and so over modules and paths: wherever a
+/// step is, the drives have the same share of its work.
+std::vector<TileId> HostTileOrder(const ShardLayout& layout);
 
 }  // namespace penstock::offload

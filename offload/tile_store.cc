@@ -5,6 +5,7 @@
 #include <new>
 
 #include "base/check.h"
+#include "offload/tile_spread.h"
 
 namespace penstock::offload {
 namespace {
@@ -21,8 +22,7 @@ Status FillParts(const std::function<Status(std::span<std::byte>, std::span<std:
 
 }  // namespace
 
-TilePolicyOptions PolicyOptions(const ShardLayout& layout, const Schedule& schedule,
-                                const TileStoreOptions& options) {
+TilePolicyOptions PolicyOptions(const ShardLayout& layout, const TileStoreOptions& options) {
   PENSTOCK_CHECK(options.host_tiles <= layout.tiles.size());
   TilePolicyOptions policy{
       .homes = std::vector<TileHome>(layout.tiles.size(),
@@ -31,9 +31,8 @@ TilePolicyOptions PolicyOptions(const ShardLayout& layout, const Schedule& sched
       .weight_blocks = options.weight_blocks,
       .record_blocks = options.record_blocks,
       .passes = options.passes};
-  for (size_t i = 0; i < options.host_tiles; ++i) {
-    policy.homes[Index(schedule.use_order[i])] = {false, false};
-  }
+  const std::vector<TileId> of_host = HostTileOrder(layout);
+  for (size_t i = 0; i < options.host_tiles; ++i) policy.homes[Index(of_host[i])] = {false, false};
   for (const TileId tile : layout.Tiles()) {
     if (layout.frozen(tile)) policy.homes[Index(tile)].record_on_drive = false;  // there is none
   }
@@ -45,7 +44,7 @@ TilePolicyOptions PolicyOptions(const ShardLayout& layout, const Schedule& sched
 
 TileStore::TileStore(const ShardLayout& layout, const Schedule& schedule,
                      const TileStoreOptions& options, Slab& slab, StateFile& file)
-    : TileStore(layout, schedule, options, PolicyOptions(layout, schedule, options), slab, file) {}
+    : TileStore(layout, schedule, options, PolicyOptions(layout, options), slab, file) {}
 
 TileStore::TileStore(const ShardLayout& layout, const Schedule& schedule,
                      const TileStoreOptions& options, const TilePolicyOptions& policy, Slab& slab,

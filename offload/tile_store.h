@@ -48,8 +48,8 @@ namespace penstock::offload {
 struct TileStoreOptions {
   Tier weight_home = Tier::kNvme;  ///< kHost or kNvme
   Tier record_home = Tier::kNvme;
-  /// The first so many tiles of Schedule::use_order live in host memory with the parts whose home
-  /// is nvme for the others.
+  /// The first so many tiles of HostTileOrder (offload/tile_spread.h) live in host memory with the
+  /// parts whose home is nvme for the others.
   size_t host_tiles = 0;
   size_t weight_blocks = 2;  ///< blocks of the largest tile for weights at home on nvme: 2 or more
   size_t record_blocks = 1;  ///< the same for records: 1 or more
@@ -59,8 +59,7 @@ struct TileStoreOptions {
 };
 
 /// What the policy of a store with these options goes by.
-TilePolicyOptions PolicyOptions(const ShardLayout& layout, const Schedule& schedule,
-                                const TileStoreOptions& options);
+TilePolicyOptions PolicyOptions(const ShardLayout& layout, const TileStoreOptions& options);
 
 class CommitVerifier;
 

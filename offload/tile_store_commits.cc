@@ -140,7 +140,7 @@ Status TileStore::ReadHomeParts(const CommitRecord& commit, int threads) {
   const Damaged damaged = [this](Part part, TileId tile, const CommittedTile& committed) {
     return DamagedAt(part, tile, committed.version, static_cast<int>(committed.slot));
   };
-  const Status verified = ForEachIndex(reads.size(), threads, [&](size_t i) -> Status {
+  Status verified = ForEachIndex(reads.size(), threads, [&](size_t i) -> Status {
     for (const aio::Ticket& read : reads[i]) {
       if (read.valid()) PENSTOCK_TRY(read.Wait());
     }

@@ -55,6 +55,13 @@ class UpdateQueue {
   size_t unfinished() const { return unfinished_; }
   /// Whether a tile whose update has begun is to be loaded.
   bool waiting() const { return unloaded_ > 0; }
+  /// The number of such tiles.
+  size_t unloaded() const { return unloaded_; }
+  /// Of those that are not held back, the one needed soonest.
+  std::optional<TileId> FirstToLoad() const {
+    if (waiting_.empty()) return std::nullopt;
+    return schedule_->update_order[*waiting_.begin()];
+  }
   /// The number of tiles that Take can give.
   size_t takeable() const { return takeable_.size(); }
 

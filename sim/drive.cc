@@ -19,18 +19,40 @@ void Drive::Submit(aio::Operation operation, Bytes size, aio::Priority priority,
   PENSTOCK_CHECK(size.value > 0);
   const uint64_t blocks = (size.value + speed_.block.value - 1) / speed_.block.value;
   (operation == aio::Operation::kRead ? read_bytes_ : write_bytes_) += size.value;
-  waiting_[static_cast<size_t>(priority)].push_back(
-      std::make_shared<Request>(Request{operation, size, blocks, std::move(done)}));
+  waiting_[static_cast<size_t>(priority)].push_back(std::make_shared<Request>(
+      Request{operation, size, blocks, submitted_++, priority, std::move(done)}));
   Fill();
 }
 
+/// As aio/request_queue.h chooses. Precondition: a class waits.
+size_t Drive::NextClass() const {
+  constexpr auto kWriteBack = static_cast<size_t>(aio::Priority::kWriteBack);
+  size_t highest = 0;
+  while (waiting_[highest].empty()) ++highest;
+  if (highest == static_cast<size_t>(aio::Priority::kStateRead) && !waiting_[kWriteBack].empty() &&
+      write_backs_on_drive_ < speed_.queue_depth / 2) {
+    return kWriteBack;
+  }
+  size_t chosen = highest;
+  for (size_t lower = highest + 1; lower < waiting_.size(); ++lower) {
+    if (waiting_[lower].empty() || passed_over_[lower] < aio::kStarvationBound) continue;
+    const bool older = waiting_[lower].front()->sequence < waiting_[chosen].front()->sequence;
+    if (chosen == highest || older) chosen = lower;
+  }
+  return chosen;
+}
+
 void Drive::Fill() {
-  for (auto& queue : waiting_) {
-    while (!queue.empty() && on_drive_ < speed_.queue_depth) {
-      const std::shared_ptr<Request> request = queue.front();
-      Enter(request);
-      if (request->waiting.value == 0) queue.pop_front();
+  const auto waits = [](const auto& queue) { return !queue.empty(); };
+  while (on_drive_ < speed_.queue_depth && std::ranges::any_of(waiting_, waits)) {
+    const size_t chosen = NextClass();
+    for (size_t lower = chosen + 1; lower < waiting_.size(); ++lower) {
+      if (!waiting_[lower].empty()) ++passed_over_[lower];
     }
+    passed_over_[chosen] = 0;
+    const std::shared_ptr<Request> request = waiting_[chosen].front();
+    Enter(request);
+    if (request->waiting.value == 0) waiting_[chosen].pop_front();
   }
 }
 
@@ -42,9 +64,12 @@ void Drive::Enter(const std::shared_ptr<Request>& request) {
   Seconds& free = pipe_free_[read_pipe ? 0 : 1];
   free = std::max(free, clock_.now());
   if (rate > 0) free += static_cast<double>(block.value) / rate;
+  const int write_back = request->priority == aio::Priority::kWriteBack ? 1 : 0;
   ++on_drive_;
-  clock_.After(free + speed_.latency - clock_.now(), [this, request]() {
+  write_backs_on_drive_ += write_back;
+  clock_.After(free + speed_.latency - clock_.now(), [this, request, write_back]() {
     --on_drive_;
+    write_backs_on_drive_ -= write_back;
     const bool last = --request->blocks == 0;
     Fill();
     if (last) request->done();

@@ -2,7 +2,7 @@
 // the other: what aio's simulated engine does, in virtual time.
 //
 // Requests are cut into blocks. The drive has as many blocks as the queue is deep, in the order in
-// which they arrived; blocks that wait for a place are ordered by aio::Priority.
+// which they arrived; which of those that wait gets a place is decided as in aio::Priority.
 //
 // Threads: one.
 #pragma once
@@ -49,16 +49,23 @@ class Drive {
     aio::Operation operation{};
     Bytes waiting;        ///< has no place on the drive yet
     uint64_t blocks = 0;  ///< that have not passed
+    uint64_t sequence = 0;
+    aio::Priority priority{};
     std::function<void()> done;
   };
+  size_t NextClass() const;
   void Fill();
   void Enter(const std::shared_ptr<Request>& request);
 
   Clock& clock_;
   const DriveSpeed speed_;
   std::array<std::deque<std::shared_ptr<Request>>, aio::kPriorityCount> waiting_;
+  /// Blocks of higher classes that entered while the class waited.
+  std::array<int, aio::kPriorityCount> passed_over_{};
+  uint64_t submitted_ = 0;
   std::array<Seconds, 2> pipe_free_{};
   int on_drive_ = 0;
+  int write_backs_on_drive_ = 0;
   uint64_t read_bytes_ = 0;
   uint64_t write_bytes_ = 0;
 };

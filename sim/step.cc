@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "offload/tile_policy.h"
+#include "offload/tile_spread.h"
 #include "sim/cores.h"
 #include "sim/stream.h"
 #include "zero/staging_ring.h"
@@ -30,7 +31,6 @@ class Engine {
       : plan_(plan),
         machine_(machine),
         cores_(clock_, machine.cores),
-        drive_(clock_, machine.drive),
         policy_(plan.layout, plan.schedule, policy_options_),
         ranks_(plan.layout.world_size),
         slots_(plan.schedule.slot_bytes.size()),
@@ -39,7 +39,9 @@ class Engine {
         exchanges_(plan.exchange.ExchangesPerStep(plan.micro_batches)),
         reduced_at_(plan.schedule.length()),
         free_threads_(machine.optimizer_threads) {
-    PENSTOCK_CHECK(plan.compute.size() == plan.schedule.length() && machine.optimizer_threads > 0);
+    PENSTOCK_CHECK(plan.compute.size() == plan.schedule.length() && machine.optimizer_threads > 0 &&
+                   machine.drives > 0);
+    for (size_t i = 0; i < machine.drives; ++i) drives_.emplace_back(clock_, machine.drive);
     // In the order of `gradients`, none before its module's last use.
     uint64_t reached = 0;
     for (const ModuleId module : plan.gradients) {
@@ -95,7 +97,7 @@ class Engine {
     for (Slot& slot : slots_) slot.module.reset();
     sums_missing_ = schedule().update_order.size();
     step_begin_ = clock_.now();
-    bytes_begin_ = {drive_.read_bytes(), drive_.write_bytes()};
+    bytes_begin_ = Moved();
     NextUse();
   }
 
@@ -273,9 +275,10 @@ class Engine {
   }
 
   void FinishStep() {
+    const auto [read, written] = Moved();
     times_.push_back({.step = clock_.now() - step_begin_,
-                      .read_bytes = drive_.read_bytes() - bytes_begin_.first,
-                      .write_bytes = drive_.write_bytes() - bytes_begin_.second});
+                      .read_bytes = read - bytes_begin_.first,
+                      .write_bytes = written - bytes_begin_.second});
     if (times_.size() < last_step_) BeginStep();
   }
 
@@ -360,16 +363,29 @@ class Engine {
   void Submit(aio::Operation operation, Bytes size, aio::Priority priority, TileId tile,
               void (TilePolicy::*done)(TileId)) {
     cores_.Work(static_cast<double>(size.value) * machine_.io_byte, 1, [] {});
-    drive_.Submit(operation, size, priority, [this, tile, done]() { Happened(tile, done); });
+    drives_[drive_of_[Index(tile)]].Submit(operation, size, priority,
+                                           [this, tile, done]() { Happened(tile, done); });
+  }
+
+  /// Bytes read and written so far.
+  std::pair<uint64_t, uint64_t> Moved() const {
+    std::pair<uint64_t, uint64_t> bytes;
+    for (const Drive& drive : drives_) {
+      bytes.first += drive.read_bytes();
+      bytes.second += drive.write_bytes();
+    }
+    return bytes;
   }
 
   const StepPlan& plan_;
   const Machine& machine_;
   const offload::TilePolicyOptions policy_options_ =
-      offload::PolicyOptions(plan_.layout, plan_.schedule, plan_.store);
+      offload::PolicyOptions(plan_.layout, plan_.store);
   Clock clock_;
   Cores cores_;
-  Drive drive_;
+  std::deque<Drive> drives_;
+  const std::vector<uint16_t> drive_of_ = offload::SpreadTiles(
+      plan_.layout, std::vector<double>(machine_.drives, 1));  ///< of each tile
   TilePolicy policy_;
   Stream compute_;
   Stream copy_in_;

@@ -4,8 +4,7 @@
 // offload::TilePolicy with its update queue. The model covers everything that they decide over: the
 // thread that feeds the device, the device's streams, the optimizer's threads, the processor's
 // cores, the drive, and a rank's link to the others. Small tiles move one by one in the model, and
-// several at once in the engine. Commits, activation checkpoints and several drives are not in the
-// model.
+// several at once in the engine. Commits and activation checkpoints are not in the model.
 //
 // Of several ranks, the one whose layout is given is modelled. The others are taken to do the same
 // at the same time, so that an operation begins when this rank begins it. Rank 0 has the largest
@@ -39,8 +38,9 @@ struct Machine {
   Seconds norm_element = 0;    ///< the same for block sums
   Seconds copy_byte = 0;       ///< between host and device: of one core, or of the bus
   Seconds io_byte = 0;         ///< of one core, for a byte that is read or written
-  DriveSpeed drive;
-  LinkSpeed link;  ///< with several ranks
+  DriveSpeed drive;            ///< of each drive
+  size_t drives = 1;  ///< equal ones, to which tiles are dealt out as offload/tile_spread.h says
+  LinkSpeed link;     ///< with several ranks
 };
 
 /// A model's step as the engine sees it.

@@ -4,6 +4,7 @@
 
 #include "offload/commit_verifier.h"
 #include "offload/slab.h"
+#include "offload/tile_spread.h"
 #include "zero/commit_verification.h"
 #include "zero/device_figures.h"
 #include "zero/gradient_batches.h"
@@ -119,24 +120,27 @@ class HostBudget {
   }
 
  private:
-  /// Pairs of blocks with which the drives always have reads and writes.
+  /// Pairs of blocks with which the drives always have reads and writes: of each drive as many as
+  /// its queue holds, and one more that waits, in each direction; and no fewer than one that is
+  /// read, one behind it or being updated, one that is written and one behind it.
   uint64_t Streaming(Bytes pair) const {
     const Bytes in_flight = config_.aio.block_size * static_cast<uint64_t>(config_.aio.queue_depth);
-    return std::max<uint64_t>(4, 2 * (in_flight / pair + 1));
+    const uint64_t drives = std::max<size_t>(1, config_.nvme_paths.size());
+    return drives * std::max<uint64_t>(4, 2 * (in_flight / pair + 1));
   }
   bool AllTilesFit() const {
     TileStoreOptions all = store_;
     all.host_tiles = layout_.tiles.size();
-    return HostNeed(model_, layout_, config_, all).total() <= available_;
+    return HostNeed(layout_, config_, all).total() <= available_;
   }
-  Bytes Left() const { return available_ - HostNeed(model_, layout_, config_, store_).total(); }
+  Bytes Left() const { return available_ - HostNeed(layout_, config_, store_).total(); }
   template <typename Add>
   void AddBlocks(uint64_t most, Bytes size, Add add) {
     add(std::min(Left() / size, most));
   }
   void AddHostTiles() {
     Bytes left = Left();
-    for (const offload::TileId tile : TilesByFirstUse(model_, layout_)) {
+    for (const offload::TileId tile : offload::HostTileOrder(layout_)) {
       Bytes size;
       if (store_.weight_home == Tier::kNvme) size += InSlab(layout_.WeightBytes(tile));
       if (store_.record_home == Tier::kNvme) size += InSlab(layout_.RecordBytes(tile));
@@ -237,7 +241,7 @@ DeviceBytes DeviceNeed(const ModelSpec& model, const ShardLayout& layout,
   return need;
 }
 
-HostBytes HostNeed(const ModelSpec& model, const ShardLayout& layout, const config::Config& config,
+HostBytes HostNeed(const ShardLayout& layout, const config::Config& config,
                    const TileStoreOptions& store) {
   const Bytes weight = InSlab(layout.largest_weight());
   const Bytes record = InSlab(layout.largest_record());
@@ -254,7 +258,7 @@ HostBytes HostNeed(const ModelSpec& model, const ShardLayout& layout, const conf
                                                      : weight * store.weight_blocks;
   need.states = store.record_home == Tier::kHost ? InSlab(layout.record_bytes())
                                                  : record * store.record_blocks;
-  const std::vector<offload::TileId> tiles = TilesByFirstUse(model, layout);
+  const std::vector<offload::TileId> tiles = offload::HostTileOrder(layout);
   for (size_t i = 0; i < store.host_tiles; ++i) {
     if (store.weight_home == Tier::kNvme) need.parameters += InSlab(layout.WeightBytes(tiles[i]));
     if (store.record_home == Tier::kNvme) need.states += InSlab(layout.RecordBytes(tiles[i]));
@@ -265,7 +269,7 @@ HostBytes HostNeed(const ModelSpec& model, const ShardLayout& layout, const conf
 MemoryMinimum MinimumMemory(const ModelSpec& model, const ShardLayout& layout,
                             const config::Config& config) {
   const DeviceBytes device = DeviceNeed(model, layout, config, MinimumPlan(model, layout, config));
-  const HostBytes host = HostNeed(model, layout, config, MinimumStore(config));
+  const HostBytes host = HostNeed(layout, config, MinimumStore(config));
   return {.device_minimum = device.total(),
           .host_minimum = host.total(),
           .device_sum = Sum({{"parameters", device.parameters},

@@ -69,8 +69,8 @@ struct HostBytes {
   Bytes slab() const { return parameters + gradients + states; }
   Bytes total() const { return slab() + bookkeeping; }
 };
-HostBytes HostNeed(const ModelSpec& model, const offload::ShardLayout& layout,
-                   const config::Config& config, const offload::TileStoreOptions& store);
+HostBytes HostNeed(const offload::ShardLayout& layout, const config::Config& config,
+                   const offload::TileStoreOptions& store);
 
 /// Spends the budgets: first the minimum of every class, then a second device slot, staging for a
 /// layer's gradients, and as many further slots as fit; in host

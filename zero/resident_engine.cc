@@ -39,7 +39,7 @@ Result<std::unique_ptr<Engine>> ResidentEngine::Create(EngineOptions options,
 
 Status ResidentEngine::Build(device::Device& device) {
   PENSTOCK_ASSIGN(const MemoryPlan plan, exchanges_.Plan(options_, layout_, device));
-  const HostBytes need = HostNeed(options_.model, layout_, options_.config, plan.store);
+  const HostBytes need = HostNeed(layout_, options_.config, plan.store);
   PENSTOCK_ASSIGN(Reservation reservation,
                   ledger_.Charge(Tier::kHost, MemoryClass::kStates, need.total()));
   reservations_.push_back(std::move(reservation));

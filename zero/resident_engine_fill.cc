@@ -31,7 +31,7 @@ class ResidentEngine::Passage {
       block = free_.back();
       free_.pop_back();
     }
-    const Status sent = SendThrough(block, tile, make);
+    Status sent = SendThrough(block, tile, make);
     MutexLock lock(mutex_);
     free_.push_back(block);
     return sent;

@@ -162,8 +162,7 @@ Schedule BuildSchedule(const ModelSpec& model, const offload::ShardLayout& layou
   }
   schedule.slot_bytes.insert(schedule.slot_bytes.end(), shared_slots, repeated.slot);
   schedule.first_use = FirstUses(model);
-  schedule.use_order = TilesByFirstUse(model, layout);
-  std::ranges::copy_if(schedule.use_order, std::back_inserter(schedule.update_order),
+  std::ranges::copy_if(TilesByFirstUse(model, layout), std::back_inserter(schedule.update_order),
                        [&](TileId tile) { return !layout.frozen(tile); });
   if (updates == UpdateStart::kGradient) {
     UpdateWithGradients(model, layout, schedule);

@@ -6,6 +6,7 @@
 #include "base/cpu_scope.h"
 #include "base/for_each_index.h"
 #include "base/thread.h"
+#include "offload/tile_spread.h"
 #include "zero/lr_schedule.h"
 #include "zero/start_team.h"
 #include "zero/step_decision.h"
@@ -38,7 +39,7 @@ Result<std::unique_ptr<StateEngine>> StateEngine::Create(const EngineOptions& op
 
 Status StateEngine::Build(const offload::Schedule& schedule, const MemoryPlan& plan,
                           const ComputeDevice& device) {
-  const HostBytes need = HostNeed(options_.model, layout_, options_.config, plan.store);
+  const HostBytes need = HostNeed(layout_, options_.config, plan.store);
   const std::pair<MemoryClass, Bytes> charges[] = {
       {MemoryClass::kParameters, need.parameters},
       {MemoryClass::kGradients, need.gradients},
@@ -51,7 +52,7 @@ Status StateEngine::Build(const offload::Schedule& schedule, const MemoryPlan& p
   }
   PENSTOCK_ASSIGN(slab_, offload::Slab::Create(need.slab()));
   PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_, device, *slab_));
-  AddTierNotice(plan.store, schedule);
+  AddTierNotice(plan.store);
   PENSTOCK_ASSIGN(verifier_, io_.CreateVerifier(options_, layout_));
   offload::TileStoreOptions of_store = plan.store;
   of_store.hash_threads = std::max(1, io_.threads.counts.optimizer);
@@ -85,14 +86,12 @@ std::vector<std::span<std::byte>> StateEngine::copied_memory() const {
 }
 
 /// Says which share of the tiles lives where, if that is a choice.
-void StateEngine::AddTierNotice(const offload::TileStoreOptions& store,
-                                const offload::Schedule& schedule) {
+void StateEngine::AddTierNotice(const offload::TileStoreOptions& store) {
   if (store.weight_home != Tier::kNvme && store.record_home != Tier::kNvme) return;
   if (layout_.tiles.empty()) return;
   uint64_t elements = 0;
-  for (size_t i = 0; i < store.host_tiles; ++i) {
-    elements += layout_.tile(schedule.use_order[i]).elements;
-  }
+  const std::vector<offload::TileId> of_host = offload::HostTileOrder(layout_);
+  for (size_t i = 0; i < store.host_tiles; ++i) elements += layout_.tile(of_host[i]).elements;
   const double share =
       100.0 * static_cast<double>(elements) / static_cast<double>(layout_.shard_elements());
   std::string reason = "penstock.tier_split is off";

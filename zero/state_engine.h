@@ -119,7 +119,7 @@ class StateEngine : public CallerStates {
   StateEngine(const EngineOptions& options, const offload::ShardLayout& layout);
   Status Build(const offload::Schedule& schedule, const MemoryPlan& plan,
                const ComputeDevice& device);
-  void AddTierNotice(const offload::TileStoreOptions& store, const offload::Schedule& schedule);
+  void AddTierNotice(const offload::TileStoreOptions& store);
   UpdateScalars ScalarsOfStep(double grad_scale) const;
   /// Looks at the weights after step `step`, once their update has ended. Errors: kNumeric if they
   /// are not to be committed.

@@ -100,6 +100,31 @@ TEST_F(RequestQueueTest, OfTwoStarvingClassesTheOlderRequestGoesFirst) {
   EXPECT_EQ(Order(queue), bound + "ws" + std::string(20 - kStarvationBound, 'p'));
 }
 
+TEST_F(RequestQueueTest, StateReadsLeaveHalfOfThePlacesToWriteBacksThatWait) {
+  RequestQueue queue(4_KiB, /*places=*/4);
+  Buffer buffer(6 * 4096);
+  queue.Push(Pending(Priority::kStateRead, buffer.bytes()));
+  queue.Push(Pending(Priority::kWriteBack, buffer.bytes()));
+  const Block write = queue.Cut();
+  EXPECT_EQ(write.request->request.priority, Priority::kWriteBack);
+  EXPECT_EQ(queue.Cut().request->request.priority, Priority::kWriteBack);
+  EXPECT_EQ(queue.Cut().request->request.priority, Priority::kStateRead);
+  const Block read = queue.Cut();
+  EXPECT_EQ(read.request->request.priority, Priority::kStateRead);
+  queue.GiveBack(read);
+  EXPECT_EQ(queue.Cut().request->request.priority, Priority::kStateRead);
+  queue.GiveBack(write);
+  EXPECT_EQ(queue.Cut().request->request.priority, Priority::kWriteBack);
+}
+
+TEST_F(RequestQueueTest, ParameterReadsLeaveWriteBacksNoPlaces) {
+  RequestQueue queue(4_KiB, /*places=*/4);
+  Buffer buffer(2 * 4096);
+  queue.Push(Pending(Priority::kWriteBack, buffer.bytes()));
+  queue.Push(Pending(Priority::kParameterRead, buffer.bytes()));
+  EXPECT_EQ(Order(queue), "ppww");
+}
+
 TEST_F(RequestQueueTest, AnAbandonedRequestYieldsNoMoreBlocks) {
   RequestQueue queue(4_KiB);
   Buffer buffer(4 * 4096);

@@ -50,8 +50,7 @@ inline Schedule ScheduleOf(const ShardLayout& layout, std::vector<ScheduledUse> 
       for (const TileId tile : layout.TilesOf(module)) order.push_back(tile);
     }
   };
-  append(schedule.use_order, by_first);
-  schedule.update_order = schedule.use_order;
+  append(schedule.update_order, by_first);
   append(schedule.load_order, updates == Begins::kWithGradients ? by_last : by_first);
   for (size_t module = 0; module < modules; ++module) {
     schedule.update_at.push_back(updates == Begins::kWithGradients

@@ -36,7 +36,6 @@ inline Schedule EachModuleOnce(const ShardLayout& layout) {
     schedule.update_at.push_back(layout.model.modules.size() + i);
   }
   for (const TileId tile : layout.Tiles()) {
-    schedule.use_order.push_back(tile);
     if (!layout.frozen(tile)) schedule.update_order.push_back(tile);
   }
   schedule.load_order = schedule.update_order;

@@ -4,10 +4,12 @@
 
 #include <cmath>
 #include <numeric>
+#include <set>
 
 namespace penstock::offload {
 namespace {
 
+using ::testing::DoubleNear;
 using ::testing::Each;
 using ::testing::ElementsAre;
 
@@ -58,6 +60,24 @@ TEST(TileSpreadTest, AfterEveryTileEachPathIsAtMostOneTileAheadOfItsShare) {
     for (size_t path = 0; path < speeds.size(); ++path) {
       EXPECT_NEAR(on[path] / all, speeds[path] / total, 0.01) << path;
     }
+  }
+}
+
+TEST(HostTileOrderTest, AnyNumberOfTilesIsSpreadEvenlyOverTheModelAndItsDrives) {
+  constexpr size_t kTiles = 1000;
+  const ShardLayout layout = EqualTiles(kTiles);
+  const std::vector<TileId> order = HostTileOrder(layout);
+  EXPECT_EQ(std::set<TileId>(order.begin(), order.end()).size(), kTiles);
+  for (const size_t held : {100U, 250U, 333U, 500U, 900U}) {
+    const double share = static_cast<double>(held) / kTiles;
+    std::vector<double> of_drive(4);
+    std::vector<double> of_stretch(10);
+    for (size_t i = 0; i < held; ++i) {
+      ++of_drive[Index(order[i]) % 4];
+      ++of_stretch[Index(order[i]) / 100];
+    }
+    EXPECT_THAT(of_drive, Each(DoubleNear(250 * share, 4))) << held;
+    EXPECT_THAT(of_stretch, Each(DoubleNear(100 * share, 3))) << held;
   }
 }
 

@@ -128,6 +128,22 @@ TEST_F(DriveTest, WhatWaitsForAPlaceGoesByPriority) {
   EXPECT_EQ(drive.read_bytes(), (4_MiB).value);
 }
 
+TEST_F(DriveTest, StateReadsLeaveHalfOfThePlacesToWriteBacksThatWait) {
+  const auto end_of_write = [this](aio::Priority of_reads) {
+    const Seconds begin = clock_.now();
+    Drive drive(clock_,
+                {.read_bytes_a_second = kMiB, .write_bytes_a_second = kMiB, .queue_depth = 4});
+    Submit(drive, "reads", aio::Operation::kRead, 12_MiB, of_reads);
+    Submit(drive, "write", aio::Operation::kWrite, 4_MiB, aio::Priority::kWriteBack);
+    RunToEnd(clock_);
+    EXPECT_THAT(ended_["reads"] - begin, DoubleNear(12, 1e-9)) << "the pipe of reads stays full";
+    return ended_["write"] - begin;
+  };
+  // A write-back gets the first two places that reads give up, and then keeps two.
+  EXPECT_THAT(end_of_write(aio::Priority::kStateRead), DoubleNear(5, 1e-9));
+  EXPECT_GT(end_of_write(aio::Priority::kParameterRead), 10) << "the device waits for these";
+}
+
 TEST(StreamTest, WorkIsDoneInOrderAndWaitsForEventsOfOthers) {
   Clock clock;
   Stream a;

@@ -272,9 +272,9 @@ TEST_F(CommitVerificationTest, TheRoomIsInThePlanAndIsNoMoreThanATile) {
   const Bytes room = offload::CommitVerifier::Room(layout);
   EXPECT_GT(room, 0_B);
   EXPECT_LE(room, std::max(layout.largest_weight() + layout.largest_record(), 32_KiB));
-  const Bytes with = HostNeed(options.model, layout, options.config, {}).total();
+  const Bytes with = HostNeed(layout, options.config, {}).total();
   options.config.verify_commits = config::VerifyCommits::kOff;
-  const Bytes without = HostNeed(options.model, layout, options.config, {}).total();
+  const Bytes without = HostNeed(layout, options.config, {}).total();
   EXPECT_EQ(with - without, room);
 }
 

@@ -36,9 +36,7 @@ struct Planned {
   Bytes Device(const MemoryPlan& plan) const {
     return DeviceNeed(model, layout, config, plan).total();
   }
-  Bytes Host(const MemoryPlan& plan) const {
-    return HostNeed(model, layout, config, plan.store).total();
-  }
+  Bytes Host(const MemoryPlan& plan) const { return HostNeed(layout, config, plan.store).total(); }
 
   ModelSpec model;
   config::Config config;
@@ -108,7 +106,7 @@ TEST(MemoryPlanTest, WhereAllTilesFitTheyLiveOnTheHostAndNoneDoesWithoutASplit) 
   EXPECT_EQ(Planned(Tier::kNvme, Tier::kNvme).With(kPlenty, kPlenty)->store.host_tiles, 0);
   offload::TileStoreOptions all = split.With(kPlenty, split.minimum.host_minimum)->store;
   all.host_tiles = tiles;
-  const Bytes need = HostNeed(split.model, split.layout, split.config, all).total();
+  const Bytes need = HostNeed(split.layout, split.config, all).total();
   EXPECT_EQ(split.With(kPlenty, need)->store.host_tiles, tiles);
   EXPECT_LT(split.With(kPlenty, need - 1_B)->store.host_tiles, tiles);
 }
@@ -128,10 +126,23 @@ TEST(MemoryPlanTest, TilesLiveOnTheHostOnlyWhenTheDrivesHaveTheirBlocks) {
   EXPECT_GT(most_at_home, 0U);
 }
 
+TEST(MemoryPlanTest, EachDriveHasItsBlocksBeforeATileLivesOnTheHost) {
+  Planned planned(Tier::kNvme, Tier::kNvme, true);
+  planned.config.nvme_paths = {"/a", "/b"};
+  size_t most_at_home = 0;
+  for (uint64_t more = 0; more < (4_MiB).value; more += 4096) {
+    const auto plan = planned.With(kPlenty, planned.minimum.host_minimum + Bytes{more});
+    const offload::TileStoreOptions& store = plan->store;
+    if (store.host_tiles == 0 || store.host_tiles == planned.layout.tiles.size()) continue;
+    most_at_home = std::max(most_at_home, store.host_tiles);
+    EXPECT_GE(store.record_blocks, std::min<size_t>(2 * 4, planned.layout.tiles.size() - 1));
+  }
+  EXPECT_GT(most_at_home, 0U);
+}
+
 TEST(MemoryPlanTest, HostMemoryIsTheSlabOfTheHomesAndWhatIsKnownOfTiles) {
   const Planned host(Tier::kHost, Tier::kHost);
-  const HostBytes need =
-      HostNeed(host.model, host.layout, host.config, host.With(kPlenty, kPlenty)->store);
+  const HostBytes need = HostNeed(host.layout, host.config, host.With(kPlenty, kPlenty)->store);
   EXPECT_EQ(need.parameters, AlignUp(host.layout.weight_bytes(), offload::kSlabAlignment));
   EXPECT_EQ(need.states, AlignUp(host.layout.record_bytes(), offload::kSlabAlignment));
   EXPECT_EQ(need.gradients, AlignUp(host.layout.gradient_bytes(), offload::kSlabAlignment));
@@ -142,7 +153,7 @@ TEST(MemoryPlanTest, FiguresOfAResidentTrainingAreCountedWhereTheyArriveAsWell) 
   const Planned resident(Tier::kDevice, Tier::kDevice);
   const Planned host(Tier::kHost, Tier::kHost);
   const auto bookkeeping = [](const Planned& planned) {
-    return HostNeed(planned.model, planned.layout, planned.config, {}).bookkeeping;
+    return HostNeed(planned.layout, planned.config, {}).bookkeeping;
   };
   const Bytes figures = DeviceFigures::Need(resident.layout);
   EXPECT_GT(figures, BlockSumsOf(resident.layout) * 2) << "more than sums";

@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "tests/temp_folder.h"
 #include "tests/zero/engine_support.h"
 
 namespace penstock::zero {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "zero/schedule_builder.h"
+#include "offload/tile_spread.h"
 #include "zero/step_decision.h"
 
 namespace penstock::train {
@@ -33,7 +33,7 @@ std::optional<double> StepsApart(const config::Config& config, const std::option
 Bytes CommitBytes(const PlannedTraining& training, const offload::ShardLayout& layout,
                   const offload::TileStoreOptions& store) {
   const bool resident = zero::IsResident(training.config);
-  const std::vector<offload::TileId> tiles = zero::TilesByFirstUse(training.spec, layout);
+  const std::vector<offload::TileId> tiles = offload::HostTileOrder(layout);
   Bytes bytes;
   for (size_t i = 0; i < tiles.size(); ++i) {
     if (layout.frozen(tiles[i])) continue;

@@ -19,6 +19,8 @@ constexpr uint64_t kWarmUp = 3;
 constexpr uint64_t kFewestSteps = 8;
 constexpr uint64_t kMostSteps = 64;
 constexpr uint64_t kMostSimulatedTiles = 4096;
+/// For each drive: see zero/memory_plan.cc.
+constexpr uint64_t kBusyBlocks = 6;
 
 zero::ExchangeOptions ExchangeOf(const PlannedTraining& training, const zero::MemoryPlan& memory) {
   return zero::ExchangeOptions::Of(training.config, memory.gradient_buffers);
@@ -81,18 +83,25 @@ offload::ShardLayout CoarseLayout(const PlannedTraining& training, offload::Shar
   return layout;
 }
 
-/// The same shares of blocks and of tiles in host memory.
-zero::MemoryPlan CoarsePlan(const offload::ShardLayout& layout, const offload::ShardLayout& coarse,
-                            const zero::MemoryPlan& memory) {
+size_t PathCount(const config::Config& config) {
+  return std::max<size_t>(1, config.nvme_paths.size());
+}
+
+/// The same shares of blocks and of tiles in host memory, but as many blocks as keep the drives
+/// busy, whatever the size of a tile.
+zero::MemoryPlan CoarsePlan(const PlannedTraining& training, const offload::ShardLayout& layout,
+                            const offload::ShardLayout& coarse, const zero::MemoryPlan& memory) {
   const double factor =
       static_cast<double>(coarse.tiles.size()) / static_cast<double>(layout.tiles.size());
   const auto scaled = [&](uint64_t count, uint64_t least) {
-    return std::max(least, static_cast<uint64_t>(static_cast<double>(count) * factor));
+    return std::max(std::min(least, count),
+                    static_cast<uint64_t>(static_cast<double>(count) * factor));
   };
+  const uint64_t busy = kBusyBlocks * PathCount(training.config);
   zero::MemoryPlan plan = memory;
   plan.store.host_tiles = scaled(memory.store.host_tiles, 0);
-  plan.store.weight_blocks = scaled(memory.store.weight_blocks, 2);
-  plan.store.record_blocks = scaled(memory.store.record_blocks, 1);
+  plan.store.weight_blocks = scaled(memory.store.weight_blocks, busy);
+  plan.store.record_blocks = scaled(memory.store.record_blocks, busy);
   return plan;
 }
 
@@ -100,8 +109,9 @@ sim::Machine MachineOf(const PlannedTraining& training, const MachineSpeed& spee
   const config::Config& config = training.config;
   sim::DriveSpeed drive = speed.drive.value_or(sim::DriveSpeed());
   drive.block = config.aio.block_size;
-  drive.queue_depth =
-      config.aio.queue_depth * static_cast<int>(std::max<size_t>(1, config.nvme_paths.size()));
+  drive.queue_depth = config.aio.queue_depth;
+  drive.read_bytes_a_second /= static_cast<double>(PathCount(config));
+  drive.write_bytes_a_second /= static_cast<double>(PathCount(config));
   const bool cpu = training.kind == device::Kind::kCpu;
   return {.cores = speed.cores,
           .compute_threads = cpu ? config.compute_threads : 0,
@@ -111,6 +121,7 @@ sim::Machine MachineOf(const PlannedTraining& training, const MachineSpeed& spee
           .copy_byte = speed.copy_byte.value_or(0),
           .io_byte = speed.io_byte,
           .drive = drive,
+          .drives = PathCount(config),
           .link = speed.link.value_or(sim::LinkSpeed())};
 }
 
@@ -151,7 +162,7 @@ sim::StepTime Simulate(const PlannedTraining& training, const offload::ShardLayo
 sim::StepTime SimulateCoarsely(const PlannedTraining& training, const offload::ShardLayout& layout,
                                const zero::MemoryPlan& memory, const MachineSpeed& speed) {
   const offload::ShardLayout coarse = CoarseLayout(training, layout);
-  const zero::MemoryPlan plan = CoarsePlan(layout, coarse, memory);
+  const zero::MemoryPlan plan = CoarsePlan(training, layout, coarse, memory);
   return Simulate(training, coarse, ScheduleOf(training, coarse, plan), plan, speed);
 }
 
