@@ -108,11 +108,20 @@ class CleanTest(harness.PenstockTest):
         shutil.move(other, self.state)
         self.assert_refused(self.state, "belongs to the state")
 
-    def test_a_state_whose_header_is_damaged_is_refused(self):
+    def damage(self, offset):
         with open(self.state, "r+b") as file:
-            file.seek(20)
+            file.seek(offset)
             file.write(b"\xff")
+
+    def test_a_state_whose_headers_are_both_damaged_is_refused(self):
+        self.damage(20)
+        self.damage(os.path.getsize(self.state) - 4096 + 20)
         self.assert_refused(self.state, "by hand")
+
+    def test_a_state_whose_first_header_is_damaged_is_known_by_its_second(self):
+        self.damage(20)
+        self.clean("--yes")
+        self.assertFalse(os.path.exists(self.state))
 
     def test_a_state_that_is_gone_is_named_and_the_rest_is_removed(self):
         os.unlink(self.state)
