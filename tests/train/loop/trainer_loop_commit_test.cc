@@ -198,7 +198,7 @@ TEST_F(TrainLoopTest, ACommitInDoubtIsNotedBeforeTheNextLossAndNoLongerWhenItIsT
 TEST_F(TrainLoopTest, AHealthyRunNotesNoDoubt) {
   options_.config.commit_every_steps = 1;
   ASSERT_TRUE(Run(4).ok());
-  EXPECT_THAT(doubts_, IsEmpty());
+  EXPECT_THAT(doubts_, ::testing::IsEmpty());
 }
 
 TEST_F(TrainLoopTest, ASkippedLastStepWithAFiniteLossIsCommittedAsItChangedNothing) {

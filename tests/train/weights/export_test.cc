@@ -75,6 +75,11 @@ class FakeState final : public zero::CommittedState {
   uint64_t ReadableAtOnce(zero::ModuleId module, size_t tensor, uint64_t begin) const override {
     return layout_.module(module).tensors[tensor].elements - begin;
   }
+  std::vector<offload::CommitName> commits() const override { return {commit()}; }
+  Status Use(const offload::CommitName&) override { return {}; }
+  Result<std::vector<std::string>> DamagedTiles(uint32_t, uint32_t) const override {
+    return std::vector<std::string>();
+  }
   Result<zero::CommitCheck> Check(const offload::CheckProgress&) override {
     return zero::CommitCheck{};
   }
