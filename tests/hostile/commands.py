@@ -99,8 +99,8 @@ def choose_command(
     elif name == "clean --yes":
         case.arguments = ["clean", "run", "--yes"]
         case.may_change = (
-            rf"run|run/[^/]+\.(json|jsonl|state)|run/.*\.tmp-\d+|nvme2?/penstock-{own}.*|"
-            r"run/snapshots(/(?!mine)[^/]+(/[^/]+\.(json|jsonl|state|tmp))?)?"
+            rf"run|run/[^/]+\.(json|jsonl|state|lock)|run/.*\.tmp-\d+|nvme2?/penstock-{own}.*|"
+            r"run/snapshots(/(?!mine)[^/]+(/[^/]+\.(json|jsonl|state|lock|tmp))?)?"
         )
     elif name == "resume":
         choose_resume(case, own, "--resume")

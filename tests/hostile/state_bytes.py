@@ -174,6 +174,11 @@ class State:
             (self.descriptors, self.descriptors + DESCRIPTOR_BYTES * self.tiles),
         ]
 
+    def before_slots(self) -> list[Range]:
+        """What inspect looks at before the slots: heads and commit places, and no guards."""
+        places = [(place, place + self.get("Q", 136)) for place in self.commits]
+        return [(0, self.commits[0]), *places]
+
     def seal_head(self) -> None:
         """Makes the checksums of the head hold, as far as its sizes let it."""
         hashed = b"".join(

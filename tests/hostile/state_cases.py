@@ -166,8 +166,9 @@ def expect(data: bytes, changed: bytes, states: list[str], name: str, case: Case
     if len(changed) < size:
         case.must_fail = True
     elif case.arguments[0] == "inspect":
-        heads = differs(0, state.weights[0]) or (len(changed) > size and differs(size, len(data)))
-        case.must_fail = heads or damaged
+        heads = any(differs(*part) for part in state.before_slots())
+        second = len(changed) > size and differs(size, len(data))
+        case.must_fail = heads or second or damaged
     elif any(differs(*part) for part in state.covered_head()):
         case.must_tell = "head"
     elif damaged and not differs(place := state.newest(), place + state.get("Q", 136)):
