@@ -271,6 +271,11 @@ Status StateReader::ReadCommits() {
     }
   }
   std::ranges::sort(commits_, std::ranges::greater(), &HeldCommit::sequence);
+  if (commits_.empty() && damage.empty() && !files_.front().notice.empty()) {
+    return MakeError(ErrorCode::kCorruption,
+                     "{}; neither place holds a commit: what damaged the head may have taken them",
+                     files_.front().notice);
+  }
   if (damage.empty()) return {};
   if (commits_.empty()) {
     return MakeError(code, "state file {}: {}there is no other commit", path, damage);

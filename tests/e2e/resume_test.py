@@ -211,13 +211,7 @@ class NoCommitTest(ResumeTest):
 
     def test_a_damaged_state_without_rows_is_damaged(self):
         self.lose_rows()
-        damages = {"header lost": lambda path: self.overwrite(path, 0, bytes(4096)),
-                   "head and commits lost": lambda path: self.overwrite(path, 0, bytes(1 << 20)),
-                   "magic": lambda path: self.overwrite(path, 0, b"x"),
-                   "header": lambda path: self.overwrite(path, 100, b"x"),
-                   "layout": lambda path: self.overwrite(path, 4096, b"x"),
-                   "cut": lambda path: os.truncate(path, 100),
-                   "gone": os.unlink}
+        damages = {"cut": lambda path: os.truncate(path, 100), "gone": os.unlink}
         for name, damage in damages.items():
             for path in (self.first, self.second):
                 with self.subTest(name, path=path):
@@ -230,6 +224,22 @@ class NoCommitTest(ResumeTest):
                     self.assertNotIn("clean", outcome.stderr)
                     os.replace(path + ".kept", path)
         self.resumed(self.run_folder, self.conf, steps=4)
+
+    def test_a_state_that_lost_its_first_head_and_its_commits_is_damaged(self):
+        self.lose_rows()
+        self.overwrite(self.first, 0, bytes(1 << 20))
+        outcome = self.resume(self.run_folder, self.conf)
+        self.assert_fails(outcome, 3, self.first, "neither place holds a commit")
+        self.assertNotIn("no commit in", outcome.stderr)
+        self.assertNotIn("clean", outcome.stderr)
+
+    def test_a_state_that_lost_its_first_head_alone_goes_on(self):
+        for step, content in enumerate((bytes(4096), b"x"), start=3):
+            for path in (self.first, self.second):
+                self.overwrite(path, 0, content)
+            self.resumed(self.run_folder, self.conf, steps=step)
+        self.overwrite(self.first, 4096, b"x")  # the layout
+        self.resumed(self.run_folder, self.conf, steps=5)
 
     def test_an_emptied_state_of_a_run_that_has_rows_is_damaged(self):
         os.truncate(self.first, 0)

@@ -58,6 +58,13 @@ Result<std::pair<Folder, bool>> FolderOfNewRun(const Folder& around, const std::
   return Error{ErrorCode::kInvalidArgument, "it exists already"};
 }
 
+/// Takes back a folder that was made for a run whose lock is held, if nothing else is in it. Opens
+/// nothing, because there may be no descriptor left.
+void RemoveMade(const Folder& folder, const Folder& around, const std::string& name) {
+  static_cast<void>(folder.RemoveFile(kLockName));
+  static_cast<void>(around.RemoveFolder(name));
+}
+
 /// What JSON's reader would round or wrap is no number that a run wrote.
 Result<uint64_t> WholeOf(const nlohmann::json& json, const char* key, const Folder& run) {
   const nlohmann::json& value = json.at(key);
@@ -174,10 +181,14 @@ Result<RunFolder> RunFolder::Create(const std::string& path) {
     if (is_new && !in_use) static_cast<void>(around.RemoveFolder(name));
     return lock.error();
   }
-  PENSTOCK_ASSIGN(const bool is_free, EndedAtItsBeginning(folder));
-  if (!is_free) return ExistsAlready(path);
-  PENSTOCK_ASSIGN(const std::vector<FoundFile> left, FilesOfRun(folder));
-  for (const FoundFile& file : left) {
+  const Result<bool> is_free = EndedAtItsBeginning(folder);
+  if (!is_free.ok() && is_new) RemoveMade(folder, around, name);
+  PENSTOCK_TRY(is_free.status());
+  if (!*is_free) return ExistsAlready(path);
+  const Result<std::vector<FoundFile>> left = FilesOfRun(folder);
+  if (!left.ok() && is_new) RemoveMade(folder, around, name);
+  PENSTOCK_TRY(left.status());
+  for (const FoundFile& file : *left) {
     if (file.name != kLockName) PENSTOCK_TRY(folder.RemoveFile(file.name, file.id));
   }
   return RunFolder(std::move(folder), *std::move(lock), std::move(around));
