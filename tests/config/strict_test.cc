@@ -17,7 +17,7 @@ TEST(ConfigStrictTest, BrokenJsonGivesSourceLineAndColumn) {
   EXPECT_THAT(Refused(""), StartsWith("ds.json:1:1: not valid JSON: "));
   EXPECT_THAT(Refused("{\"a\": 1;}"), StartsWith("ds.json:1:8: not valid JSON: "));
   EXPECT_THAT(Refused("{\n\"a\": 1e400}"),
-              AllOf(StartsWith("ds.json:2:"), HasSubstr("number overflow")));
+              AllOf(StartsWith("ds.json:2:"), HasSubstr("a number is beyond all bounds")));
   EXPECT_THAT(Refused("{\"gradient_clipping\": NaN}"), HasSubstr("not valid JSON"));
   EXPECT_THAT(Refused("{\"a\": \"\xff\"}"), HasSubstr("not valid JSON"));
   EXPECT_LT(Refused("{\"a\": \"" + std::string(100000, 'x')).size(), 400u);

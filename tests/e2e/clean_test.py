@@ -138,7 +138,7 @@ class CleanTest(harness.PenstockTest):
 
     def test_what_a_run_leaves_that_ended_before_it_had_a_run_json_stands_in_no_way(self):
         before = os.listdir(self.folder)
-        for number, left in enumerate(([], ["run.json.tmp-4711"], ["run.json.tmp-1", "run.json.tmp-2"])):
+        for number, left in enumerate((["run.lock"], ["run.json.tmp-4711"], ["run.json.tmp-1", "run.json.tmp-2"])):
             run = self.make_folder(f"left{number}")
             for name in left:
                 self.write(f"left{number}/{name}", '{"version": 1')
@@ -148,7 +148,7 @@ class CleanTest(harness.PenstockTest):
             self.assertEqual(cleaned.code, 0, str(cleaned))
             for name in left:
                 self.assertIn(os.path.join(run, name), cleaned.stdout)
-            self.assertEqual(sorted(set(os.listdir(run)) - {"run.lock"}), left)
+            self.assertEqual(set(os.listdir(run)), {*left, "run.lock"})
             self.trained(make_config(), steps=2, out=run)
             self.assertEqual([name for name in os.listdir(run) if ".tmp-" in name], [])
             self.assertEqual(harness.penstock("clean", run, "--yes").code, 0)

@@ -302,8 +302,11 @@ TEST_F(StateIoTest, WhereTheMemlockLimitHoldsForSomeDrivesOneLineSaysForWhich) {
       return std::unique_ptr<aio::Engine>(
           std::make_unique<SayingEngine>(std::move(base), lines[path]));
     };
-    const Result<StateIo> io = CreateOn(Machine({cpus_[0]}, drives_[0]), options);
+    Result<StateIo> io = CreateOn(Machine({cpus_[0]}, drives_[0]), options);
     EXPECT_TRUE(io.ok());
+    std::vector<std::byte> memory(4096);
+    const std::span<std::byte> parts[] = {memory};
+    EXPECT_TRUE(io->RegisterMemory(parts, options.state_folders).ok());
     std::vector<std::string> said = io->notices;
     std::erase_if(
         said, [](const std::string& line) { return line.find("registered") == std::string::npos; });

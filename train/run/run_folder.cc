@@ -43,7 +43,7 @@ bool IsNameOfRun(const std::string& name) {
 }
 
 /// Returns the folder of a new run, and whether it was made. One that a run has left that ended
-/// before it had a run.json is used again.
+/// before it had a run.json is used again; an empty one is the user's.
 Result<std::pair<Folder, bool>> FolderOfNewRun(const Folder& around, const std::string& name) {
   PENSTOCK_ASSIGN(const FolderEntry there, around.Look(name));
   if (there.kind == FolderEntry::Kind::kNone) {
@@ -53,7 +53,8 @@ Result<std::pair<Folder, bool>> FolderOfNewRun(const Folder& around, const std::
   if (there.kind == FolderEntry::Kind::kFolder) {
     PENSTOCK_ASSIGN(Folder left, around.OpenFolder(name));
     PENSTOCK_ASSIGN(const bool ended, EndedAtItsBeginning(left));
-    if (ended) return std::pair(std::move(left), false);
+    PENSTOCK_ASSIGN(const std::vector<std::string> names, left.List());
+    if (ended && !names.empty()) return std::pair(std::move(left), false);
   }
   return Error{ErrorCode::kInvalidArgument, "it exists already"};
 }

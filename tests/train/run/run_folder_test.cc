@@ -138,7 +138,10 @@ TEST_F(RunFolderTest, ThatIsGoneOrLostItsFilesIsNotWhole) {
 TEST_F(RunFolderTest, ThatCannotBeSeenIsNotSaidToBeGone) {
   fs::create_directory(Path("drive"));
   {
-    const RunFolder folder = Make("drive/run");
+    RunFolder folder = Make("drive/run");
+    ASSERT_TRUE(folder.WriteInfo(SomeInfo({"/nvme/0.state"})).ok());
+    ASSERT_TRUE(folder.CreateRows().ok());
+    ASSERT_TRUE(folder.Watch().ok());
     fs::rename(Path("drive"), Path("aside"));
     fs::create_symlink(Path("drive"), Path("drive"));
     EXPECT_TRUE(FailsWith(folder.CheckWhole(), ErrorCode::kIo, {folder.path()}));
