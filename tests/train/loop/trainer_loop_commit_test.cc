@@ -192,7 +192,7 @@ TEST_F(TrainLoopTest, ACommitInDoubtIsNotedBeforeTheNextLossAndNoLongerWhenItIsT
   options_.config.commit_every_steps = 1;
   model_.nan_from = 3;
   EXPECT_FALSE(Run(9).ok());
-  EXPECT_THAT(doubts_, ElementsAre(std::pair(2, 2), std::pair(-1, 2)));
+  EXPECT_THAT(doubts_, ElementsAre(std::pair(2, 2), std::pair(-1, 1)));
 }
 
 TEST_F(TrainLoopTest, AHealthyRunNotesNoDoubt) {

@@ -177,7 +177,7 @@ TEST_F(RunFolderTest, InfoReadsBackAsItWasWritten) {
   EXPECT_EQ(read->device, info.device);
   EXPECT_EQ(read->seed, info.seed);
   EXPECT_EQ(read->sequence_length, info.sequence_length);
-  EXPECT_THAT(base_.List("run"), ElementsAre("run.json"));
+  EXPECT_THAT(base_.List("run"), ElementsAre("run.json", "run.lock"));
 }
 
 TEST_F(RunFolderTest, WhatWasChangedIsInInfoOnlyIfAnythingWas) {
