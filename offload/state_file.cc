@@ -249,7 +249,7 @@ Error StateFile::TakeBackDamaged(uint64_t step, FileOffset place, const Error& w
   const Status erased = EraseCommit(place);
   const std::string before =
       commit_stands_ ? fmt::format(
-                           "the commit of step {} is the newest sound one, and --resume "
+                           "nothing was written over the commit of step {}, and --resume "
                            "continues from it",
                            newest_step_)
                      : "there is no commit before it: begin a new run";

@@ -146,7 +146,7 @@ TEST_F(CommitVerificationTest, OneBadWriteCostsNoMoreThanTheCommitThatItIsIn) {
                           "layer.0) does not hold: record of version " +
                           std::to_string(c.version)),
                 HasSubstr("read from " + state_paths_[0] + " at offset "), HasSubstr(", expected "),
-                HasSubstr("the commit of step 3 is the newest sound one, and --resume "
+                HasSubstr("nothing was written over the commit of step 3, and --resume "
                           "continues from it")));
       EXPECT_THAT(trained.error().message, Not(HasSubstr("\n")));
       const Status resumed = Resume(healthy, kDamagedStep - 1);
