@@ -19,8 +19,9 @@ Result<ChosenCommit> ChooseCommit(const CommitChoice& choice) {
   PENSTOCK_CHECK(!choice.commits.empty());
   std::vector<CommitName> order = choice.commits;
   // A commit in doubt comes last.
-  std::ranges::stable_partition(
-      order, [&](const CommitName& commit) { return commit.step != choice.doubted; });
+  // The algorithm of std::ranges is beyond clang-tidy 14.
+  std::stable_partition(order.begin(), order.end(),
+                        [&](const CommitName& commit) { return commit.step != choice.doubted; });
   std::vector<std::pair<CommitName, std::string>> left;
   for (const CommitName& commit : order) {
     PENSTOCK_TRY(choice.use(commit));
