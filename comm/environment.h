@@ -37,7 +37,7 @@ struct Launch {
   std::string port_advice = {};
   /// Tells this run from others that may listen there; empty if nothing does.
   std::string run = {};
-  /// The secret that whoever joins has to know; empty if there is none. No message has it.
+  /// The secret that a rank must know to join; empty if there is none. It is in no message.
   std::string token = {};
 };
 

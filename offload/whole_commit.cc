@@ -18,8 +18,7 @@ std::string DamageText(const CommitName& commit, const std::vector<std::string>&
 Result<ChosenCommit> ChooseCommit(const CommitChoice& choice) {
   PENSTOCK_CHECK(!choice.commits.empty());
   std::vector<CommitName> order = choice.commits;
-  // A commit in doubt comes last.
-  // The algorithm of std::ranges is beyond clang-tidy 14.
+  // A commit in doubt comes last. (Clang 14 refuses the algorithm of std::ranges.)
   std::stable_partition(order.begin(), order.end(),
                         [&](const CommitName& commit) { return commit.step != choice.doubted; });
   std::vector<std::pair<CommitName, std::string>> left;

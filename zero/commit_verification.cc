@@ -48,7 +48,7 @@ std::optional<double> ShareOfBytes(const TrainedBytes& bytes, const Config& conf
 double ReadSpeed(const Config& config) {
   const auto paths = static_cast<double>(std::max<size_t>(config.nvme_paths.size(), 1));
   if (config.aio.simulate) return 1e9 * config.aio.simulate->read_gbps * paths;
-  return config.drive ? 1e9 * config.drive->read_gbps : kLeastReadSpeed * paths;
+  return config.drive ? 1e9 * config.drive->read_gbps : kAssumedReadSpeed * paths;
 }
 
 /// As if the ranks shared a node and its drives.

@@ -16,7 +16,7 @@ namespace penstock::zero {
 /// of the bytes that steps and commits move on the drive, and of the seconds.
 inline constexpr double kMaxVerificationShare = 0.02;
 /// For seconds, the drive is taken to read so many bytes a second where its speed is not known.
-inline constexpr double kLeastReadSpeed = 1e9;
+inline constexpr double kAssumedReadSpeed = 1e9;
 
 struct CommitVerification {
   bool on = false;

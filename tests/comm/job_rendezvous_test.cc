@@ -224,10 +224,11 @@ TEST(RendezvousTest, WhoDoesNotKnowTheTokenGetsNoPlaceAndLearnsNothingOfTheRun) 
 }
 
 TEST(RendezvousTest, ATokenThatOnlyOneSideHasIsNamedByBoth) {
-  for (const auto& [zero, one] : {std::pair(kToken, ""), std::pair("", kToken)}) {
+  for (const auto& tokens : {std::pair(kToken, ""), std::pair("", kToken)}) {
     const Listener listener = Listen(0, true).value();
     const std::vector<Result<MeetingPoint>> meetings = ForEachRank(2, [&](uint32_t rank) {
-      return Come(listener, WithToken(listener, rank, 2, rank == 0 ? zero : one), seconds(2));
+      return Come(listener, WithToken(listener, rank, 2, rank == 0 ? tokens.first : tokens.second),
+                  seconds(2));
     });
     EXPECT_TRUE(FailsWith(meetings[1], ErrorCode::kInvalidArgument,
                           {"rank 1 (host", "token", "PENSTOCK_JOB_TOKEN"}));
@@ -378,8 +379,8 @@ TEST(SocketsTest, HostsThatAreThisMachineAreKnown) {
 TEST(SocketsTest, AListenerForAllInterfacesIsReachedThroughEach) {
   const Listener listener = Listen(0, false).value();
   std::vector<std::string> hosts = InterfaceAddresses();
-  hosts.push_back("127.0.0.1");
-  hosts.push_back("localhost");
+  hosts.emplace_back("127.0.0.1");
+  hosts.emplace_back("localhost");
   for (const std::string& host : hosts) {
     const Result<UniqueFd> socket =
         Connect({host, listener.port}, steady_clock::now() + seconds(5));
@@ -419,7 +420,7 @@ TEST(SocketsTest, AnAddressOfAnotherHostIsListenedForOnAllInterfaces) {
     const std::vector<Listener> all = ListenAt({elsewhere, 0}).value();
     ASSERT_EQ(all.size(), 1U);
     std::vector<std::string> hosts = InterfaceAddresses();
-    hosts.push_back("127.0.0.1");
+    hosts.emplace_back("127.0.0.1");
     for (const std::string& host : hosts) EXPECT_TRUE(Answers(host, all[0].port)) << host;
   }
 }

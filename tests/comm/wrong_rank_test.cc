@@ -11,6 +11,7 @@
 #include "comm/job.h"
 #include "comm/rendezvous.h"
 #include "tests/comm/job_support.h"
+#include "tests/temp_folder.h"
 
 namespace penstock::comm {
 namespace {

@@ -52,7 +52,7 @@ class FailingReads {
 
 }  // namespace penstock
 
-// NOLINTNEXTLINE(readability-identifier-naming): the C library's name
+// NOLINTNEXTLINE(readability-identifier-naming, misc-definitions-in-headers): the C library's name
 extern "C" ssize_t pread(int fd, void* buffer, size_t size, off_t offset) {
   using Function = ssize_t (*)(int, void*, size_t, off_t);
   static const auto real = reinterpret_cast<Function>(::dlsym(RTLD_NEXT, "pread"));

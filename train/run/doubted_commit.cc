@@ -8,7 +8,7 @@
 namespace penstock::train {
 namespace {
 
-constexpr Bytes kLargestNote = 4_KiB;
+constexpr Bytes kMaxNote = 4_KiB;
 
 }  // namespace
 
@@ -25,7 +25,7 @@ Status RemoveDoubt(const Folder& run) {
 }
 
 std::optional<uint64_t> DoubtedStep(const Folder& run, const std::string& state_uuid) {
-  const Result<std::string> text = ReadTextFile(run, kDoubtName, kLargestNote);
+  const Result<std::string> text = ReadTextFile(run, kDoubtName, kMaxNote);
   if (!text.ok()) return std::nullopt;
   const Result<nlohmann::json> json =
       ParseJsonObject(*text, run.PathOf(kDoubtName), ErrorCode::kCorruption);

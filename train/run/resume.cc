@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Of each rank, to the others.
-constexpr size_t kMostDamagesTold = 4;
+constexpr size_t kMaxDamagesTold = 4;
 
 /// The commit from which a training should continue, for messages.
 struct Origin {
@@ -166,7 +166,7 @@ Result<std::vector<std::string>> DamagesOfAll(const zero::CommittedState& state,
   PENSTOCK_TRY(others.agree(mine.status()));
   PENSTOCK_ASSIGN(
       const std::vector<std::string> all,
-      others.gather(nlohmann::json(std::span(*mine).first(std::min(mine->size(), kMostDamagesTold)))
+      others.gather(nlohmann::json(std::span(*mine).first(std::min(mine->size(), kMaxDamagesTold)))
                         .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));
   std::vector<std::string> damages;
   for (const std::string& text : all) {

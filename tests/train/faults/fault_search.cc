@@ -2,7 +2,7 @@
 // the newest commit?
 //
 //   fault_search [--seed N] [--seconds S] [--all] [--setup NAME] [--case NAME] [--jobs N]
-//                [--only-verified] [--folder DIR]
+//                [--folder DIR]
 //
 // A tiny model trains for 6 steps with a commit each step, while one unit of 4096 bytes of one
 // write is lost, flipped, left as it was, written one block away, or cannot be read again; or one
@@ -38,14 +38,12 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kTrained = 6;  ///< steps before the resume
 constexpr uint64_t kResumed = 8;  ///< the last step after it
-constexpr int kSkipped = 77;      ///< exit code, as tests/train/CMakeLists.txt has it
 
 struct Arguments {
   uint64_t seed = 1;
   double seconds = 40;
   bool all = false;
-  bool only_verified = false;  ///< skip where commits are not verified
-  uint32_t jobs = 1;           ///< processes that try cases
+  uint32_t jobs = 1;  ///< processes that try cases
   std::string setup;
   std::string one;
   std::string folder;
@@ -70,7 +68,7 @@ struct Outcome {
 class Table {
  public:
   void Add(const Case& one, const Outcome& outcome);
-  void Print(bool verified) const;
+  void Print() const;
   bool empty() const { return rows_.empty(); }
   bool good() const { return findings_.empty() && !rows_.empty(); }
 
@@ -93,13 +91,9 @@ class Search {
     return arguments_.folder + "/" + Setups()[setup].name;
   }
   TrainingOptions OptionsOf(size_t setup) const {
-    return {.setup = Setups()[setup],
-            .folder = FolderOf(setup),
-            .verify_commits = verify_,
-            .steps = kTrained};
+    return {.setup = Setups()[setup], .folder = FolderOf(setup), .steps = kTrained};
   }
   bool Learn(size_t setup);
-  bool NotSupported(const Ended& ended) const;
   Outcome Try(const Case& one);
   void Damage(const Case& one);
   Outcome Resume(const Case& one, const Ended& trained);
@@ -107,23 +101,14 @@ class Search {
   bool LearnAll();
 
   Arguments arguments_;
-  bool verify_ = true;
   std::map<size_t, Undisturbed> undisturbed_;
 };
-
-bool Search::NotSupported(const Ended& ended) const {
-  return verify_ && ended.error.find("verify_commits") != std::string::npos;
-}
 
 /// Trains without a fault: what the cases are, and what they must come to.
 bool Search::Learn(size_t setup) {
   MakeFolder(FolderOf(setup));
   TrainingOptions options = OptionsOf(setup);
   Ended trained = RunTraining(options);
-  if (!trained.ok && NotSupported(trained)) {
-    verify_ = false;
-    return Learn(setup);
-  }
   Result<Regions> regions = Regions::Of(FolderOf(setup));
   if (!trained.ok || !regions.ok()) {
     std::printf("%s: a training without a fault failed: %s\n%s", options.setup.name.c_str(),
@@ -229,7 +214,7 @@ void Table::Add(const Case& one, const Outcome& outcome) {
   std::fflush(stdout);
 }
 
-void Table::Print(bool verified) const {
+void Table::Print() const {
   // "errors": trainings that ended with one. "last step", "before": where the resume began.
   // "nothing": the training ended before its first commit, and left nothing.
   std::printf("\n%-6s %-12s %-10s %6s %8s %11s %7s %8s %9s\n", "setup", "region", "fault", "cases",
@@ -243,8 +228,7 @@ void Table::Print(bool verified) const {
     sum.cases += row.cases;
     sum.findings += row.findings;
   }
-  std::printf("%lu cases, %lu findings%s\n", sum.cases, sum.findings,
-              verified ? "" : " (without penstock.verify_commits)");
+  std::printf("%lu cases, %lu findings\n", sum.cases, sum.findings);
   if (!findings_.empty()) {
     std::printf("repeat one: scripts/faults --case '%s'\n", findings_.front().first.c_str());
   }
@@ -308,10 +292,6 @@ int Search::Run() {
   }
   ShareBadUnits();
   if (!LearnAll()) return 1;
-  if (arguments_.only_verified && !verify_) {
-    std::printf("skipped: this build has no penstock.verify_commits\n");
-    return kSkipped;
-  }
   std::vector<Case> cases;
   for (const auto& [setup, undisturbed] : undisturbed_) {
     cases.insert(cases.end(), undisturbed.cases.begin(), undisturbed.cases.end());
@@ -344,7 +324,7 @@ int Search::Run() {
     ::waitpid(job, &status, 0);
     whole = whole && status == 0;
   }
-  table.Print(verify_);
+  table.Print();
   if (!whole) std::printf("a job of the search failed\n");
   return whole && table.good() ? 0 : 1;
 }
@@ -353,10 +333,6 @@ int Main(int argc, char** argv) {
   Arguments arguments;
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
-    if (name == "--only-verified") {
-      arguments.only_verified = true;
-      continue;
-    }
     if (name == "--all") {
       arguments.all = true;
       continue;

@@ -98,8 +98,8 @@ std::string WriteConfig(const TrainingOptions& options) {
         {"optimizer_threads", 1},
         {"tile_elements", 4096},
         {"tier_split", false},
+        {"verify_commits", true},
         {"aio", {{"engine", "threads"}}}}}};
-  if (options.verify_commits) config["penstock"]["verify_commits"] = true;
   const std::string path = folder + "/config.json";
   std::ofstream(path) << config;
   return path;

@@ -43,7 +43,6 @@ struct SeenWrite {
 struct TrainingOptions {
   Setup setup;
   std::string folder;  ///< holds everything of the case
-  bool verify_commits = true;
   bool resume = false;
   uint64_t steps = 0;        ///< number of the last
   std::optional<Site> site;  ///< of the fault
