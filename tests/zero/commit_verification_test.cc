@@ -21,7 +21,6 @@ namespace penstock::zero {
 namespace {
 
 using aio::BadWrite;
-using offload::TileId;
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;

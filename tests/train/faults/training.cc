@@ -163,6 +163,7 @@ Result<uint64_t> HashStates(const std::string& run) {
   return offload::Checksum(std::as_bytes(std::span(hashes)));
 }
 
+// NOLINTBEGIN(concurrency-mt-unsafe): of a process that has one thread
 void SetEnvironment(const TrainingOptions& options, uint32_t rank, uint16_t port) {
   ::setenv("OMP_WAIT_POLICY", "passive", 1);
   if (options.setup.ranks == 1) return;
@@ -174,6 +175,7 @@ void SetEnvironment(const TrainingOptions& options, uint32_t rank, uint16_t port
   ::setenv("MASTER_ADDR", "127.0.0.1", 1);
   ::setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
 }
+// NOLINTEND(concurrency-mt-unsafe)
 
 json TrainHere(const TrainingOptions& options, uint32_t rank) {
   SeenWrites seen;

@@ -94,9 +94,9 @@ TEST_F(LaunchTest, AConnectionThatHangsDoesNotKeepTheLaunch) {
 TEST_F(LaunchTest, OneSignalEndsALaunchWhoseConnectionHangs) {
   setting_.patience = kEndless;
   setting_.patience.terminate = std::chrono::seconds(1);  // ample for a shell to read
-  UseHosts("worker1 slots=1\nworker2 slots=1\n", std::string(R"(
+  UseHosts("worker1 slots=1\nworker2 slots=1\n", R"(
     case "$*" in *"-T worker1 "*) until [ -e ready ]; do sleep 0.01; done
-      kill -TERM )" + std::to_string(::getpid()) + "; exec sleep 1000 ;; esac\n") +
+      kill -TERM )" + std::to_string(::getpid()) + "; exec sleep 1000 ;; esac\n" +
                                                      kStandIn);
   const Outcome outcome = Run(2, "trap 'exit 130' TERM; : > ready; rest");
   EXPECT_EQ(outcome.code, 130);
