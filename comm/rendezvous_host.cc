@@ -140,6 +140,10 @@ class Reception {
   }
 
   void Greeted(uint32_t number, const Message& hello) {
+    // The rank that came before may have joined, which is not read yet.
+    if (hello.number < launch_.size && guests_of_ranks_[hello.number].has_value()) {
+      Hear(*guests_of_ranks_[hello.number]);
+    }
     const Result<Greeting> greeting = DecodeGreeting(hello.text);
     const Member member = {.host = greeting.ok() ? greeting->host : "", .pid = hello.b};
     const std::string problem = greeting.ok() ? ProblemOf(hello, member, greeting->token)

@@ -327,6 +327,27 @@ TEST(RendezvousTest, TwoProcessesWithOneRankAreBothNamed) {
   EXPECT_TRUE(FailsWith(meetings[0], ErrorCode::kUnavailable, {"rank 2 of 3 did not join"}));
 }
 
+// The listener's loop accepts the second process before it has read that the first has joined.
+TEST(RendezvousTest, WhoHasJoinedKeepsItsPlaceHoweverSoonAnotherComes) {
+  const Listener listener = Listen(0, true).value();
+  for (int round = 0; round < 200; ++round) {
+    const std::vector<Result<MeetingPoint>> meetings = ForEachRank(2, [&](uint32_t rank) {
+      if (rank == 0) return Come(listener, At(listener, 0, 3));
+      Stranger first(listener);
+      first.Say(Hello(1, 3));
+      EXPECT_EQ(first.Hear()->type, MessageType::kWelcome);
+      first.Say({.type = MessageType::kJoined});
+      Stranger second(listener);
+      second.Say(Hello(1, 3));
+      const std::optional<Message> answer = second.Hear();
+      EXPECT_TRUE(answer.has_value() && answer->type == MessageType::kEnd);
+      return Result<MeetingPoint>(Error{ErrorCode::kUnavailable, "ended"});
+    });
+    ASSERT_TRUE(FailsWith(meetings[0], ErrorCode::kUnavailable,
+                          {"rank 1 (host elsewhere, pid 4711) ended before all ranks had joined"}));
+  }
+}
+
 TEST(RendezvousTest, ARankThatJoinedAndEndedEndsTheMeeting) {
   const Listener listener = Listen(0, true).value();
   const std::vector<Result<MeetingPoint>> meetings = ForEachRank(3, [&](uint32_t rank) {
