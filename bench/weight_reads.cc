@@ -7,8 +7,8 @@
 // what is read. The main thread pins tile after tile and copies each into a buffer larger than the
 // caches, as the thread that feeds a device does; so many optimizer threads compare checksums and
 // do nothing else. Both counts take turns. Memory is written before the first turn. The ceiling
-// beside it is the checksum alone, by one thread and by two, over as many bytes. Seven cores are busy where
-// nothing waits: with fewer the ratio says how many there are.
+// beside it is the checksum alone, by one thread and by two, over as many bytes. Seven cores are
+// busy where nothing waits: with fewer the ratio says how many there are.
 //
 // With `dma` the drive and the device copy without a processor, as real ones do: all tiles hold the
 // same bytes, so a read that moves none leaves the right ones. Then only checksums take time, and
@@ -155,12 +155,13 @@ int Main(int pairs, uint32_t tiles, bool dma) {
   std::vector<std::byte> device(size);
   const auto hash = [&](size_t threads) {
     return static_cast<double>(size) / 1e9 / Seconds([&] {
-      std::vector<std::jthread> team;
-      for (size_t i = 0; i < threads; ++i) {
-        const std::span<const std::byte> part(device.data() + i * (size / threads), size / threads);
-        team.emplace_back([part] { static_cast<void>(WeightChecksum(1, part)); });
-      }
-    });
+             std::vector<std::jthread> team;
+             for (size_t i = 0; i < threads; ++i) {
+               const std::span<const std::byte> part(device.data() + i * (size / threads),
+                                                     size / threads);
+               team.emplace_back([part] { static_cast<void>(WeightChecksum(1, part)); });
+             }
+           });
   };
   std::vector<double> ceilings;
   for (int pair = 0; pair < pairs; ++pair) ceilings.push_back(hash(2) / hash(1));
