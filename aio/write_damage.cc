@@ -108,7 +108,10 @@ bool WriteDamage::Do(const Damage& damage, BlockOperation& write) {
   if (damage.kind == Fault::Kind::kFlip) {
     data[part.begin + part.size / 2] ^= std::byte{4};
   } else {
-    MoveAt(write, Operation::kRead, part.begin, {kept.data(), part.size});
+    // The new memory is zeros, as what a file does not hold yet.
+    if (!EndsBefore(write, write.offset.value + part.begin + part.size)) {
+      MoveAt(write, Operation::kRead, part.begin, {kept.data(), part.size});
+    }
     std::memcpy(data + part.begin, kept.data(), part.size);
   }
   if (damage.kind == Fault::Kind::kAway) WriteOverNext(write, part, data, kept.data());

@@ -76,6 +76,19 @@ TEST_F(WriteDamageTest, AUnitKeepsWhatItHeldAndTheRestOfItsBlockIsWritten) {
       << "the last one, if the block has fewer";
 }
 
+TEST_F(WriteDamageTest, AUnitThatItsFileDidNotReachKeepsZeros) {
+  for (const Fault::Kind kind : {Fault::Kind::kOld, Fault::Kind::kAway}) {
+    ScratchFile empty;
+    const auto engine = MakeEngine({{.kind = kind}});
+    FillPattern(memory_.bytes().first(kUnit), 1);
+    EXPECT_TRUE(
+        engine->Submit(WriteRequest(empty.get(), 0, memory_.bytes().first(kUnit))).Wait().ok());
+    std::vector<std::byte> bytes(kUnit, std::byte{1});
+    EXPECT_EQ(::pread(empty.get().buffered_fd(), bytes.data(), bytes.size(), 0), bytes.size());
+    EXPECT_EQ(bytes, std::vector<std::byte>(kUnit));
+  }
+}
+
 TEST_F(WriteDamageTest, OneBitOfAUnitIsFlipped) {
   EXPECT_EQ(Versions({.kind = Fault::Kind::kFlip, .first_block = 3, .unit = 2}), AllNewBut(6, 0));
   EXPECT_EQ(wrong_bytes_, 1U);
