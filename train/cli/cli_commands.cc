@@ -4,9 +4,9 @@
 
 #include <memory>
 
+#include "base/files.h"
 #include "offload/whole_commit.h"
 #include "train/models/registry.h"
-#include "train/process/files.h"
 #include "train/process/interrupt.h"
 #include "train/process/log.h"
 #include "train/run/clean.h"

@@ -12,10 +12,10 @@
 #include <system_error>
 #include <utility>
 
+#include "base/files.h"
 #include "base/folder.h"
 #include "base/units.h"
 #include "train/doctor/gpu_checks.h"
-#include "train/process/files.h"
 #include "train/run/numerics_files.h"
 #include "train/run/run_folder.h"
 

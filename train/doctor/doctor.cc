@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "aio/aio.h"
+#include "base/files.h"
 #include "config/config.h"
 #include "train/doctor/bug_report.h"
 #include "train/doctor/config_checks.h"
@@ -19,7 +20,6 @@
 #include "train/doctor/program_checks.h"
 #include "train/doctor/run_checks.h"
 #include "train/doctor/speed_check.h"
-#include "train/process/files.h"
 #include "train/process/interrupt.h"
 #include "train/run/config_files.h"
 

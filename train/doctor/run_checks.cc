@@ -8,10 +8,10 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/files.h"
 #include "base/folder.h"
 #include "base/strict_json.h"
 #include "base/units.h"
-#include "train/process/files.h"
 #include "train/run/numerics_files.h"
 #include "train/run/row_reader.h"
 #include "train/run/run_folder.h"

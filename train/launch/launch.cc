@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/files.h"
 #include "base/token.h"
 #include "base/units.h"
 #include "train/launch/hostfile.h"
@@ -15,7 +16,6 @@
 #include "train/launch/rank_environment.h"
 #include "train/launch/remote_command.h"
 #include "train/launch/this_host.h"
-#include "train/process/files.h"
 
 namespace penstock::train {
 namespace {

@@ -8,13 +8,13 @@
 #include <utility>
 
 #include "base/file_system.h"
+#include "base/files.h"
 #include "config/to_json.h"
 #include "train/loop/planned_model.h"
 #include "train/loop/planned_sizes.h"
 #include "train/loop/trainer_job.h"
 #include "train/plan/plan_report.h"
 #include "train/plan/run_plan.h"
-#include "train/process/files.h"
 
 namespace penstock::train {
 namespace {

@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/files.h"
 #include "base/units.h"
 #include "train/loop/planned_model.h"
 #include "train/loop/trainer_job.h"
 #include "train/plan/batch_rampup.h"
-#include "train/process/files.h"
 #include "train/process/log.h"
 #include "train/sizing/deepspeed_estimate.h"
 #include "train/sizing/model_shape.h"

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/files.h"
 #include "base/units.h"
 #include "comm/job.h"
 #include "offload/whole_commit.h"
@@ -16,7 +17,6 @@
 #include "train/loop/trainer.h"
 #include "train/numerics/conclusion.h"
 #include "train/numerics/thresholds.h"
-#include "train/process/files.h"
 #include "train/process/interrupt.h"
 #include "train/process/log.h"
 #include "train/run/committed_run.h"

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "train/process/files.h"
+#include "base/files.h"
 
 namespace penstock::train {
 namespace {

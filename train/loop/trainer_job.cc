@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "base/cpu_quota.h"
+#include "base/files.h"
 #include "base/strict_json.h"
 #include "base/topology.h"
 #include "train/loop/planned_speed.h"
-#include "train/process/files.h"
 #include "train/process/log.h"
 #include "train/run/config_files.h"
 #include "train/weights/weights.h"

@@ -8,9 +8,9 @@
 
 #include "base/file_extents.h"
 #include "base/file_system.h"
+#include "base/files.h"
 #include "base/unique_fd.h"
 #include "offload/state_names.h"
-#include "train/process/files.h"
 #include "train/process/log.h"
 
 namespace penstock::train {

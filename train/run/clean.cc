@@ -5,7 +5,7 @@
 #include <set>
 #include <utility>
 
-#include "train/process/files.h"
+#include "base/files.h"
 #include "train/run/rank_reports.h"
 #include "train/run/run_folder.h"
 #include "train/run/snapshot.h"

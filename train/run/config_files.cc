@@ -2,8 +2,8 @@
 
 #include <utility>
 
+#include "base/files.h"
 #include "base/units.h"
-#include "train/process/files.h"
 
 namespace penstock::train {
 namespace {

@@ -16,8 +16,8 @@
 #include <optional>
 #include <utility>
 
+#include "base/files.h"
 #include "base/folder.h"
-#include "train/process/files.h"
 #include "train/process/log.h"
 #include "train/run/bounded_lines.h"
 

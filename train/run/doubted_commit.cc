@@ -2,8 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/files.h"
 #include "base/strict_json.h"
-#include "train/process/files.h"
 
 namespace penstock::train {
 namespace {

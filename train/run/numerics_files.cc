@@ -5,7 +5,7 @@
 
 #include <sstream>
 
-#include "train/process/files.h"
+#include "base/files.h"
 #include "train/process/log.h"
 
 namespace penstock::train {

@@ -6,7 +6,7 @@
 #include <span>
 #include <string_view>
 
-#include "train/process/files.h"
+#include "base/files.h"
 #include "train/run/run_folder.h"
 
 namespace penstock::train {

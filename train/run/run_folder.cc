@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/files.h"
 #include "base/strict_json.h"
-#include "train/process/files.h"
 #include "train/run/doubted_commit.h"
 #include "train/run/numerics_files.h"
 #include "train/run/snapshot.h"

@@ -7,9 +7,9 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "base/files.h"
 #include "base/strict_json.h"
 #include "train/numerics/headroom.h"
-#include "train/process/files.h"
 #include "train/run/numerics_files.h"
 #include "train/run/row_reader.h"
 #include "train/run/run_folder.h"

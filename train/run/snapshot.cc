@@ -12,11 +12,11 @@
 #include <thread>
 #include <vector>
 
+#include "base/files.h"
 #include "offload/state_copy.h"
 #include "offload/state_names.h"
 #include "offload/state_removal.h"
 #include "offload/whole_commit.h"
-#include "train/process/files.h"
 #include "train/process/interrupt.h"
 #include "train/process/log.h"
 #include "train/run/automatic_snapshots.h"

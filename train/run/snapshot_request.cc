@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/file_lock.h"
-#include "train/process/files.h"
+#include "base/files.h"
 #include "train/run/snapshot.h"
 
 namespace penstock::train {

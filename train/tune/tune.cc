@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "aio/probe_file.h"
-#include "train/process/files.h"
+#include "base/files.h"
 #include "train/process/interrupt.h"
 #include "train/process/log.h"
 #include "train/process/status_line.h"

@@ -7,10 +7,10 @@
 #include <optional>
 #include <span>
 
+#include "base/files.h"
 #include "base/folder.h"
 #include "base/strict_json.h"
 #include "kernels/dtype.h"
-#include "train/process/files.h"
 #include "train/weights/safetensors_writer.h"
 
 namespace penstock::train {

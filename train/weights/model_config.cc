@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <utility>
 
-#include "train/process/files.h"
+#include "base/files.h"
 #include "train/weights/weight_names.h"
 
 namespace penstock::train {

@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/files.h"
 #include "base/strict_json.h"
 #include "base/units.h"
-#include "train/process/files.h"
 
 namespace penstock::train {
 namespace {

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/files.h"
 #include "base/result.h"
 #include "kernels/dtype.h"
-#include "train/process/files.h"
 
 namespace penstock::train {
 

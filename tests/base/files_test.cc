@@ -1,4 +1,4 @@
-#include "train/process/files.h"
+#include "base/files.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 
 #include "tests/temp_folder.h"
 
-namespace penstock::train {
+namespace penstock {
 namespace {
 
 using testing::ElementsAre;
@@ -140,4 +140,4 @@ TEST(ReadTextFileOrPipe, ReadsAPipeToItsEnd) {
 }
 
 }  // namespace
-}  // namespace penstock::train
+}  // namespace penstock

@@ -1,4 +1,4 @@
-#include "train/process/files.h"
+#include "base/files.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <utility>
 
-namespace penstock::train {
+namespace penstock {
 namespace {
 
 constexpr std::string_view kTemporary = ".tmp-";
@@ -232,4 +232,4 @@ Status WriteTextFile(const Folder& folder, const std::string& name, std::string_
   return file->Finish();
 }
 
-}  // namespace penstock::train
+}  // namespace penstock

@@ -1,4 +1,4 @@
-// Reads and writes the trainer's own files: whole ranges in, whole files out.
+// Reads and writes files that are no states: whole ranges in, whole files out.
 //
 // Buffered I/O for data, models and exports; training states go through aio. Every call continues
 // after an interruption or a short transfer. An OutputFile appears under its name complete, and
@@ -20,7 +20,7 @@
 #include "base/unique_fd.h"
 #include "base/units.h"
 
-namespace penstock::train {
+namespace penstock {
 
 /// The signature of pread, so that a test can put an interrupted or a short one in its place.
 using PreadFunction = ssize_t (*)(int fd, void* buffer, size_t bytes, off_t offset);
@@ -119,4 +119,4 @@ Status WriteTextFile(const std::string& path, std::string_view text,
                      IfExists if_exists = IfExists::kReplace);
 Status WriteTextFile(const Folder& folder, const std::string& name, std::string_view text);
 
-}  // namespace penstock::train
+}  // namespace penstock
