@@ -9,11 +9,11 @@
 #include <optional>
 
 #include "base/message_text.h"
+#include "tools/inspect.h"
+#include "tools/snapshot_commands.h"
 #include "train/cli/cli_commands.h"
 #include "train/cli/cli_parse.h"
 #include "train/process/log.h"
-#include "train/run/inspect.h"
-#include "train/run/snapshot.h"
 
 namespace penstock::train {
 namespace {

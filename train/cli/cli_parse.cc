@@ -7,13 +7,13 @@
 
 #include "base/message_text.h"
 #include "base/units.h"
+#include "run/run_changes.h"
 #include "train/cli/cli_auto.h"
 #include "train/cli/cli_checks.h"
 #include "train/cli/cli_doctor.h"
 #include "train/cli/cli_launch.h"
 #include "train/cli/cli_plan.h"
 #include "train/process/log.h"
-#include "train/run/run_changes.h"
 
 namespace penstock::train {
 namespace {

@@ -15,9 +15,9 @@
 #include "base/files.h"
 #include "base/folder.h"
 #include "base/units.h"
+#include "run/numerics_files.h"
+#include "run/run_folder.h"
 #include "train/doctor/gpu_checks.h"
-#include "train/run/numerics_files.h"
-#include "train/run/run_folder.h"
 
 namespace penstock::train {
 namespace {

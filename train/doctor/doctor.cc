@@ -7,6 +7,7 @@
 #include "aio/aio.h"
 #include "base/files.h"
 #include "config/config.h"
+#include "run/config_files.h"
 #include "train/doctor/bug_report.h"
 #include "train/doctor/config_checks.h"
 #include "train/doctor/drive_checks.h"
@@ -21,7 +22,6 @@
 #include "train/doctor/run_checks.h"
 #include "train/doctor/speed_check.h"
 #include "train/process/interrupt.h"
-#include "train/run/config_files.h"
 
 namespace penstock::train {
 namespace {

@@ -12,9 +12,9 @@
 #include "base/folder.h"
 #include "base/strict_json.h"
 #include "base/units.h"
-#include "train/run/numerics_files.h"
-#include "train/run/row_reader.h"
-#include "train/run/run_folder.h"
+#include "run/numerics_files.h"
+#include "run/row_reader.h"
+#include "run/run_folder.h"
 
 namespace penstock::train {
 namespace {

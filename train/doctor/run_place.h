@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "train/run/state_files.h"
+#include "run/state_files.h"
 
 namespace penstock::train {
 

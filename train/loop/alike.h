@@ -19,7 +19,7 @@ namespace penstock::train {
 /// A key as a user knows it, and its value.
 using NamedValues = std::vector<std::pair<std::string, std::string>>;
 
-/// Returns the last step, everything in the identity of the run (train/run/run_identity.h) but the
+/// Returns the last step, everything in the identity of the run (run/run_identity.h) but the
 /// arithmetic, and everything in the configuration but what each rank may choose for itself: paths,
 /// budgets, threads of the optimizer and how it does I/O. The order is the same on all ranks.
 NamedValues ValuesToBeAlike(const std::string& identity, const config::Config& config,

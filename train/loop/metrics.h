@@ -9,8 +9,8 @@
 
 #include "base/activity.h"
 #include "base/units.h"
+#include "run/metrics_file.h"
 #include "train/plan/model_cost.h"
-#include "train/run/metrics_file.h"
 #include "zero/engine.h"
 
 namespace penstock::train {

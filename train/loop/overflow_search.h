@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "base/result.h"
+#include "numerics/step_numbers.h"
 #include "train/models/checked_operators.h"
 #include "train/models/model.h"
-#include "train/numerics/step_numbers.h"
 #include "zero/session.h"
 #include "zero/step_note.h"
 

@@ -11,6 +11,7 @@
 
 #include "offload/commit_agreement.h"
 #include "offload/state_reader.h"
+#include "train/process/log.h"
 #include "zero/committed_share.h"
 
 namespace penstock::train {
@@ -145,7 +146,7 @@ Result<ResumePoint> OpenOwnShare(const Folder& run, const StateFiles& files, Ran
   PENSTOCK_TRY(ranks.Agree(agreed.status()));
   auto share = std::make_unique<zero::CommittedShare>(std::move(mine));
   share->SetCommits(*std::move(agreed));
-  return ranks.Agree(OpenResumePoint(run, std::move(share)));
+  return ranks.Agree(OpenResumePoint(run, std::move(share), LogNotice));
 }
 
 }  // namespace penstock::train

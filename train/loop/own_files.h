@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "base/result.h"
+#include "run/resume.h"
 #include "train/loop/ranks.h"
-#include "train/run/resume.h"
 
 namespace penstock::train {
 

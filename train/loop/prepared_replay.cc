@@ -12,11 +12,12 @@
 #include "base/file_system.h"
 #include "offload/state_copy.h"
 #include "offload/state_format.h"
+#include "run/replay_plan.h"
+#include "run/run_identity.h"
+#include "run/snapshot.h"
 #include "train/loop/run_facts.h"
 #include "train/process/log.h"
-#include "train/run/replay_plan.h"
-#include "train/run/run_identity.h"
-#include "train/run/snapshot.h"
+#include "train/weights/committed_model.h"
 #include "zero/tile_fill.h"
 
 namespace penstock::train {
@@ -123,8 +124,9 @@ Result<PreparedRun> PrepareReplay(const TrainOptions& given, ModelFamilies famil
   PENSTOCK_ASSIGN(const Folder of, OpenRun(replay.run));
   PENSTOCK_ASSIGN(const RunInfo current, ReadRunInfo(of));
   PENSTOCK_ASSIGN(ResumePoint from,
-                  OpenResumePoint(of, replay.snapshot, offload::StateLock::kShared));
+                  OpenResumePoint(of, replay.snapshot, LogNotice, offload::StateLock::kShared));
   PENSTOCK_TRY(TakeCommit(from, of, replay.commit));
+  PENSTOCK_TRY(CheckInfo(from.info, *from.state));
   // Without a loss scale there is nothing to go on with.
   if (replay.other_dtype) from.train.loss_scale.reset();
   TrainOptions options = CompleteFrom(from.info, given);
@@ -147,7 +149,7 @@ Result<PreparedRun> PrepareReplay(const TrainOptions& given, ModelFamilies famil
   PENSTOCK_TRY(Fill(from, replay.other_dtype, *machine.session, *interrupt));
   PENSTOCK_ASSIGN(const Folder rows, FolderOfRows(of, replay));
   PENSTOCK_TRY(CopyRows(rows, folder.folder()));
-  PENSTOCK_ASSIGN(MetricsWriter writer, folder.ResumeRows(from.train.step, from.row));
+  PENSTOCK_ASSIGN(MetricsWriter writer, folder.ResumeRows(from.train.step, from.row, LogNotice));
   from.state.reset();
   PreparedRun run{.folder = std::move(folder),
                   .options = std::move(options),

@@ -8,17 +8,18 @@
 #include <utility>
 #include <vector>
 
+#include "run/doubted_commit.h"
+#include "run/resume.h"
+#include "run/run_changes.h"
+#include "run/scratch_folder.h"
+#include "run/snapshot.h"
 #include "train/loop/own_files.h"
 #include "train/loop/prepared_replay.h"
 #include "train/loop/resume_notices.h"
 #include "train/loop/run_beginning.h"
 #include "train/loop/run_facts.h"
 #include "train/process/log.h"
-#include "train/run/doubted_commit.h"
-#include "train/run/resume.h"
-#include "train/run/run_changes.h"
-#include "train/run/scratch_folder.h"
-#include "train/run/snapshot.h"
+#include "train/weights/committed_model.h"
 
 namespace penstock::train {
 namespace {
@@ -66,7 +67,8 @@ Result<std::optional<CsvMonitor>> ResumeMonitor(const ResumePoint& from, const T
   PENSTOCK_ASSIGN(
       CsvMonitor monitor,
       CsvMonitor::Resume(job.config,
-                         {.samples = samples, .sequence = job.shape.sequence, .row = from.row}));
+                         {.samples = samples, .sequence = job.shape.sequence, .row = from.row},
+                         LogNotice));
   return std::optional(std::move(monitor));
 }
 
@@ -82,7 +84,7 @@ Result<Folder> OpenShared(const Beginning& beginning) {
 /// The files as each rank sees them: alone, a rank has its files to itself.
 Result<ResumePoint> OpenFilesOf(const Beginning& beginning, const std::optional<RunFolder>& folder,
                                 const std::optional<std::string>& snapshot, Ranks& ranks) {
-  if (ranks.alone()) return OpenResumePoint(folder->folder(), snapshot);
+  if (ranks.alone()) return OpenResumePoint(folder->folder(), snapshot, LogNotice);
   PENSTOCK_ASSIGN(const Folder run, ranks.Agree(OpenShared(beginning)));
   if (!snapshot) {
     const Result<RunInfo> info = ReadRunInfo(run);
@@ -90,7 +92,7 @@ Result<ResumePoint> OpenFilesOf(const Beginning& beginning, const std::optional<
     PENSTOCK_ASSIGN(const bool own_only, SeeOwnFilesOnly(run, files, ranks));
     if (own_only) return OpenOwnShare(run, files, ranks);
   }
-  return ranks.Agree(OpenResumePoint(run, snapshot, offload::StateLock::kShared));
+  return ranks.Agree(OpenResumePoint(run, snapshot, LogNotice, offload::StateLock::kShared));
 }
 
 /// The newest commit that is whole on all ranks.
@@ -104,6 +106,7 @@ Result<ResumePoint> OpenPoint(const Beginning& beginning, const std::optional<Ru
       .agree = [&ranks](const Status& mine) { return ranks.Agree(mine); },
       .gather = [&ranks](std::string mine) { return ranks.job().Gather(std::move(mine)); }};
   PENSTOCK_TRY(ranks.Agree(TakeWholeCommit(point, run, others)));
+  PENSTOCK_TRY(ranks.Agree(CheckInfo(point.info, *point.state)));
   return point;
 }
 
@@ -153,7 +156,7 @@ Result<Continued> OpenToContinue(const TrainOptions& given, ModelFamilies famili
 /// lines.
 Status CloseCommitted(const Continued& run, const RunFolder& folder) {
   const ResumePoint& from = run.from;
-  PENSTOCK_TRY(folder.ResumeRows(from.train.step, from.row).status());
+  PENSTOCK_TRY(folder.ResumeRows(from.train.step, from.row, LogNotice).status());
   PENSTOCK_TRY(ResumeMonitor(from, run.job, run.consumed_samples).status());
   LogNotice(fmt::format("step {} of {} is committed already: nothing is left to do",
                         from.train.step, folder.path()));
@@ -168,7 +171,7 @@ Status CloseCommitted(const Continued& run, const RunFolder& folder) {
 /// What rank 0 has to complete of an earlier start.
 Status CompleteEarlier(ResumePoint& from, const RunFolder& folder) {
   const std::string& uuid = from.current().run_uuid;
-  RemoveUnfinishedSnapshots(folder.folder(), uuid);
+  RemoveUnfinishedSnapshots(folder.folder(), uuid, LogNotice);
   const Result<std::optional<LeftScratch>> replay =
       FindLeftScratch(folder.folder(), ReplayScratchName(uuid));
   // If it cannot be removed, the next replay or clean says so.
@@ -220,7 +223,7 @@ Result<std::optional<PreparedRun>> PrepareResumedRun(const TrainOptions& given,
   prepared.keeps_consumed_samples = ChangesBatch(from, run.changes);
   for (const RunChange& change : run.changes) prepared.changed.push_back(change.key);
   PENSTOCK_TRY(ranks.Agree(Complete(prepared, [&from](RunFolder& opened) {
-    return opened.ResumeRows(from.train.step, from.row);
+    return opened.ResumeRows(from.train.step, from.row, LogNotice);
   })));
   Result<std::optional<CsvMonitor>> monitor =
       prepared.folder ? ResumeMonitor(from, prepared.job, prepared.consumed_samples)

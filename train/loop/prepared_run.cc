@@ -2,11 +2,11 @@
 
 #include <utility>
 
+#include "run/snapshot.h"
 #include "train/loop/prepared_new_run.h"
 #include "train/loop/prepared_replay.h"
 #include "train/loop/prepared_resumed_run.h"
 #include "train/loop/resume_notices.h"
-#include "train/run/snapshot.h"
 
 namespace penstock::train {
 namespace {

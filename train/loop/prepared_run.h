@@ -13,15 +13,15 @@
 #include <vector>
 
 #include "base/result.h"
+#include "run/csv_monitor.h"
+#include "run/metrics_file.h"
+#include "run/run_folder.h"
 #include "train/loop/ranks.h"
 #include "train/loop/trainer.h"
 #include "train/loop/trainer_job.h"
 #include "train/loop/trainer_machine.h"
 #include "train/models/registry.h"
 #include "train/process/interrupt.h"
-#include "train/run/csv_monitor.h"
-#include "train/run/metrics_file.h"
-#include "train/run/run_folder.h"
 
 namespace penstock::train {
 
@@ -36,7 +36,7 @@ struct PreparedRun {
   Machine machine;
   std::optional<MetricsWriter> rows;    ///< of rank 0
   std::optional<CsvMonitor> monitor;    ///< of rank 0, if there is one
-  std::string identity;                 ///< what every commit keeps (train/run/run_identity.h)
+  std::string identity;                 ///< what every commit keeps (run/run_identity.h)
   uint64_t consumed_samples = 0;        ///< by the steps before
   bool keeps_consumed_samples = false;  ///< in each commit
   std::vector<std::string> changed;     ///< keys that are others from its first step on

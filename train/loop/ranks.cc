@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "base/thread.h"
+#include "run/rank_reports.h"
 #include "train/process/log.h"
-#include "train/run/rank_reports.h"
 
 namespace penstock::train {
 namespace {

@@ -82,7 +82,7 @@ class Ranks {
   };
   /// Returns what tells the others what this rank does (comm::Job::Doing); none if it is alone.
   std::function<void(std::string_view what)> doing();
-  /// Sets where this rank leaves a report if the job fails (train/run/rank_reports.h): the path of
+  /// Sets where this rank leaves a report if the job fails (run/rank_reports.h): the path of
   /// RUN, which need not be seen from here, and its UUID.
   void ReportTo(std::string run, std::string run_uuid) EXCLUDES(mutex_);
   /// Says that all ranks hold the commit of a step, which stands whatever happens. Threads: any.

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "run/run_identity.h"
 #include "train/process/log.h"
-#include "train/run/run_identity.h"
 
 namespace penstock::train {
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "run/resume.h"
+#include "run/run_changes.h"
 #include "train/loop/trainer_job.h"
-#include "train/run/resume.h"
-#include "train/run/run_changes.h"
 
 namespace penstock::train {
 

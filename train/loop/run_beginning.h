@@ -11,12 +11,12 @@
 
 #include "base/result.h"
 #include "offload/uuid.h"
+#include "run/resume.h"
+#include "run/run_folder.h"
 #include "train/loop/prepared_run.h"
 #include "train/loop/ranks.h"
 #include "train/loop/trainer.h"
 #include "train/loop/trainer_job.h"
-#include "train/run/resume.h"
-#include "train/run/run_folder.h"
 
 namespace penstock::train {
 

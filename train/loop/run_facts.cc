@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "run/run_identity.h"
 #include "train/plan/batch_rampup.h"
-#include "train/run/run_identity.h"
 
 namespace penstock::train {
 

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "base/result.h"
+#include "run/resume.h"
+#include "run/run_changes.h"
+#include "run/run_folder.h"
 #include "train/loop/trainer.h"
 #include "train/loop/trainer_job.h"
-#include "train/run/resume.h"
-#include "train/run/run_changes.h"
-#include "train/run/run_folder.h"
 
 namespace penstock::train {
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "base/median.h"
-#include "train/numerics/thresholds.h"
+#include "numerics/thresholds.h"
+#include "tools/run_numerics.h"
 #include "train/process/log.h"
-#include "train/run/run_numerics.h"
 #include "zero/session.h"
 
 namespace penstock::train {
@@ -69,8 +69,9 @@ WatchedRun WatchedRunOf(const TrainJob& job, const offload::ModelLayout& layout)
 Result<std::unique_ptr<RunWatch>> RunWatch::Begin(const Folder& run, WatchedRun watched,
                                                   std::optional<uint64_t> resumed_after,
                                                   ReplayedSteps* record) {
-  PENSTOCK_ASSIGN(NumericsWriter writer, resumed_after ? NumericsWriter::Resume(run, *resumed_after)
-                                                       : NumericsWriter::Create(run));
+  PENSTOCK_ASSIGN(NumericsWriter writer,
+                  resumed_after ? NumericsWriter::Resume(run, *resumed_after, LogNotice)
+                                : NumericsWriter::Create(run));
   if (record != nullptr) record->Begin(watched.facts);
   std::unique_ptr<RunWatch> watch(new RunWatch(run, std::move(watched), std::move(writer), record));
   if (resumed_after) {

@@ -14,11 +14,11 @@
 
 #include "base/folder.h"
 #include "base/result.h"
+#include "numerics/replayed_steps.h"
+#include "numerics/watch.h"
 #include "offload/layout.h"
+#include "run/numerics_files.h"
 #include "train/loop/trainer_job.h"
-#include "train/numerics/replayed_steps.h"
-#include "train/numerics/watch.h"
-#include "train/run/numerics_files.h"
 #include "zero/tensor_figures.h"
 
 namespace penstock::train {

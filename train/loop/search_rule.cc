@@ -1,6 +1,6 @@
 #include "train/loop/search_rule.h"
 
-#include "train/numerics/thresholds.h"
+#include "numerics/thresholds.h"
 
 namespace penstock::train {
 

@@ -12,8 +12,8 @@
 #include <optional>
 #include <utility>
 
-#include "train/numerics/step_numbers.h"
-#include "train/numerics/streak.h"
+#include "numerics/step_numbers.h"
+#include "numerics/streak.h"
 
 namespace penstock::train {
 

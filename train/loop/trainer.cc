@@ -7,6 +7,8 @@
 #include <exception>
 #include <utility>
 
+#include "run/doubted_commit.h"
+#include "run/snapshot_service.h"
 #include "train/loop/planned_run.h"
 #include "train/loop/prepared_run.h"
 #include "train/loop/progress.h"
@@ -14,8 +16,6 @@
 #include "train/loop/trainer_job.h"
 #include "train/loop/trainer_loop.h"
 #include "train/process/log.h"
-#include "train/run/doubted_commit.h"
-#include "train/run/snapshot_service.h"
 
 namespace penstock::train {
 namespace {
@@ -159,8 +159,9 @@ Result<RunSummary> FinishRun(const PreparedRun& run, const LoopSummary& loop) {
 
 /// Trains with rank 0's view of the run: its folder, and the terminal.
 Result<RunSummary> TrainFirst(PreparedRun& run, Ranks& ranks) {
-  SnapshotService snapshots(run.folder->folder(), run.info, run.job.config.durable,
-                            [&run] { return run.interrupt->requested(); });
+  SnapshotService snapshots(
+      run.folder->folder(), run.info, run.job.config.durable,
+      [&run] { return run.interrupt->requested(); }, LogNotice);
   PENSTOCK_TRY(run.folder->Watch());
   Progress progress(ProgressOptions(run.job));
   const zero::Session& session = *run.machine.session;

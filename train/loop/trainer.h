@@ -13,13 +13,13 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "config/auto.h"
+#include "numerics/replayed_steps.h"
 #include "offload/commit_agreement.h"
+#include "run/run_changes.h"
+#include "run/skipped_steps.h"
 #include "train/loop/data.h"
 #include "train/loop/metrics_summary.h"
 #include "train/models/registry.h"
-#include "train/numerics/replayed_steps.h"
-#include "train/run/run_changes.h"
-#include "train/run/skipped_steps.h"
 
 namespace penstock::zero {
 struct EngineOptions;
@@ -75,7 +75,7 @@ struct TrainOptions {
 /// After a later one RUN is kept with the rows so far, and the state file as well if a step was
 /// committed; the message says which.
 ///
-/// With `resume`, continues after the last commit (train/run/resume.h); returns nothing if that is
+/// With `resume`, continues after the last commit (run/resume.h); returns nothing if that is
 /// the last step already.
 ///
 /// `families` are those of the models that can be trained.

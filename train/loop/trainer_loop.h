@@ -24,6 +24,10 @@
 #include "comm/world.h"
 #include "config/config.h"
 #include "device/device.h"
+#include "numerics/advice.h"
+#include "run/csv_monitor.h"
+#include "run/skipped_steps.h"
+#include "run/snapshot_service.h"
 #include "train/loop/data.h"
 #include "train/loop/metrics.h"
 #include "train/loop/metrics_summary.h"
@@ -33,11 +37,7 @@
 #include "train/loop/search_rule.h"
 #include "train/loop/slow_rank.h"
 #include "train/models/model.h"
-#include "train/numerics/advice.h"
 #include "train/plan/batch_rampup.h"
-#include "train/run/csv_monitor.h"
-#include "train/run/skipped_steps.h"
-#include "train/run/snapshot_service.h"
 #include "zero/session.h"
 #include "zero/step_note.h"
 
@@ -57,7 +57,7 @@ struct LoopParts {
   std::function<void()> keep_folder;     ///< called after every step and commit: RUN has results
   /// Called after every commit, before it counts: checks that RUN still exists, with its rows.
   std::function<Status()> check_folder = [] { return Status(); };
-  /// Called when it changes which commit is in doubt; see train/run/doubted_commit.h.
+  /// Called when it changes which commit is in doubt; see run/doubted_commit.h.
   std::function<Status(std::optional<uint64_t> step)> note_doubt =
       [](const std::optional<uint64_t>&) { return Status(); };
   RunWatch* watch = nullptr;             ///< none: another rank has it, or nobody watches

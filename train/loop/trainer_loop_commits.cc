@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "run/committed_run.h"
 #include "train/loop/trainer_loop.h"
-#include "train/run/committed_run.h"
 
 namespace penstock::train {
 

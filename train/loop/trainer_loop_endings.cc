@@ -4,8 +4,8 @@
 #include <cmath>
 #include <optional>
 
+#include "numerics/advice.h"
 #include "train/loop/trainer_loop.h"
-#include "train/numerics/advice.h"
 
 namespace penstock::train {
 namespace {

@@ -14,13 +14,13 @@
 #include "kernels/model/model_operators.h"
 #include "kernels/state/state_operators.h"
 #include "offload/uuid.h"
+#include "run/resume.h"
+#include "run/run_folder.h"
 #include "train/loop/ranks.h"
 #include "train/loop/trainer.h"
 #include "train/loop/trainer_job.h"
 #include "train/models/checked_operators.h"
 #include "train/models/model.h"
-#include "train/run/resume.h"
-#include "train/run/run_folder.h"
 #include "zero/session.h"
 
 namespace penstock::train {

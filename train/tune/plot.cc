@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "train/plot/svg.h"
+#include "tools/plot/svg.h"
 
 namespace penstock::train {
 namespace {

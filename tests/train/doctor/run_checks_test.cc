@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
+#include "run/run_folder.h"
 #include "tests/temp_folder.h"
 #include "tests/train/doctor/support.h"
 #include "train/doctor/bug_report.h"
 #include "train/doctor/config_checks.h"
-#include "train/run/run_folder.h"
 
 namespace penstock::train {
 namespace {

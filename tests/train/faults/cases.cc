@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "train/run/run_folder.h"
+#include "run/run_folder.h"
 
 namespace penstock::train {
 namespace {

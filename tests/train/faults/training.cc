@@ -23,11 +23,11 @@
 #include "base/check.h"
 #include "base/unique_fd.h"
 #include "offload/checksum.h"
+#include "run/run_folder.h"
 #include "tests/aio/wrapped_engine.h"
 #include "tests/train/faults/bad_units.h"
 #include "train/loop/trainer.h"
 #include "train/process/log.h"
-#include "train/run/run_folder.h"
 #include "zero/committed_state.h"
 #include "zero/engine.h"
 

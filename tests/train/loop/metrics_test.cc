@@ -204,7 +204,8 @@ TEST(MetricsWriter, RowsAreWholeThoughStepsWerePassedOver) {
   EXPECT_THAT(after, HasSubstr("\"previous_row\":1"));
   const auto resumed = [&](const std::string& rows, uint64_t step, const StepRow& row) {
     folder.Write("rows.jsonl", rows);
-    const auto writer = MetricsWriter::Resume(folder.Open(), "rows.jsonl", step, ToJson(row));
+    const auto writer = MetricsWriter::Resume(folder.Open(), "rows.jsonl", step, ToJson(row),
+                                              [](const std::string&) {});
     EXPECT_TRUE(writer.ok()) << writer.error().message;
     return folder.Read("rows.jsonl");
   };
@@ -220,7 +221,9 @@ TEST(MetricsWriter, AfterAGapARowNamesTheOneBeforeItThoughStepsWerePassedOver) {
   const TempFolder folder;
   folder.Write("rows.jsonl", ToJson(StepRow{.step = 1}) + "\n");
   const StepRow row = {.step = 9, .previous_row = 4};
-  ASSERT_TRUE(MetricsWriter::Resume(folder.Open(), "rows.jsonl", 9, ToJson(row)).ok());
+  ASSERT_TRUE(
+      MetricsWriter::Resume(folder.Open(), "rows.jsonl", 9, ToJson(row), [](const std::string&) {
+      }).ok());
   EXPECT_THAT(folder.Read("rows.jsonl"), HasSubstr("\"previous_row\":1}"));
 }
 

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "train/numerics/thresholds.h"
+#include "numerics/thresholds.h"
 
 namespace penstock::train {
 namespace {

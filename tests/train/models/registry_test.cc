@@ -10,11 +10,11 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "run/run_folder.h"
 #include "tests/temp_folder.h"
 #include "tests/train/models/bigram.h"
 #include "train/loop/trainer.h"
 #include "train/models/gpt2_family.h"
-#include "train/run/run_folder.h"
 #include "train/weights/export.h"
 #include "train/weights/safetensors.h"
 

@@ -10,7 +10,7 @@
 
 #include "config/config.h"
 #include "tests/train/tune/support.h"
-#include "train/plot/svg.h"
+#include "tools/plot/svg.h"
 #include "train/tune/config.h"
 #include "train/tune/plot.h"
 

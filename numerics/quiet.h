@@ -1,0 +1,29 @@
+// Keeps a report from being said again and again: what has been reported is reported again only
+// after kQuietSteps steps in which it was not so.
+//
+// Threads: one.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "numerics/thresholds.h"
+
+namespace penstock::train {
+
+class Quiet {
+ public:
+  /// Notes that it is so in this step. Returns whether to say it.
+  bool Say(uint64_t step) {
+    const bool silent = last_ && step <= *last_ + kQuietSteps;
+    last_ = step;
+    return !silent;
+  }
+  /// What was said counts as not said.
+  void Forget() { last_.reset(); }
+
+ private:
+  std::optional<uint64_t> last_;  ///< the last step in which it was so
+};
+
+}  // namespace penstock::train

@@ -1,0 +1,46 @@
+// D5 and D6: a loss or a norm of the gradient that jumps out of its last values.
+//
+// Values that are not finite are no spikes: they have a detector of their own. Threads: one.
+#pragma once
+
+#include <optional>
+
+#include "numerics/history.h"
+#include "numerics/quiet.h"
+#include "numerics/report.h"
+#include "numerics/step_numbers.h"
+#include "numerics/thresholds.h"
+
+namespace penstock::train {
+
+class LossSpikeDetector {
+ public:
+  /// `facts` outlives the detector.
+  explicit LossSpikeDetector(const RunFacts& facts) : facts_(facts) {}
+
+  std::optional<Report> Step(const StepNumbers& numbers);
+  /// What was reported counts as not reported.
+  void Forget() { quiet_.Forget(); }
+
+ private:
+  /// Above what this loss is; nothing if it is no spike.
+  std::optional<std::string> Above(double loss) const;
+
+  const RunFacts& facts_;
+  History losses_{kSpikeWindow};
+  bool was_below_uniform_ = false;
+  Quiet quiet_;
+};
+
+class NormSpikeDetector {
+ public:
+  std::optional<Report> Step(const StepNumbers& numbers);
+  /// What was reported counts as not reported.
+  void Forget() { quiet_.Forget(); }
+
+ private:
+  History norms_{kSpikeWindow};
+  Quiet quiet_;
+};
+
+}  // namespace penstock::train

@@ -1,0 +1,54 @@
+// D3: foresees the end of a run whose steps are skipped one after the other.
+//
+// A dynamic loss scale skips steps in a row whenever it comes down to where it fits. That is told
+// of only when the end is near.
+// Threads: one.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "numerics/report.h"
+#include "numerics/step_numbers.h"
+
+namespace penstock::train {
+
+/// Says in which step of a streak of skipped steps it is told of: in one of each.
+class StreakRule {
+ public:
+  explicit StreakRule(bool dynamic_loss_scale) : dynamic_(dynamic_loss_scale) {}
+
+  /// Takes a step, the `skipped`-th in a row to be skipped, or none (0). `steps_to_stop` as in
+  /// StepNumbers: a step that ends the run is not told of, and with a dynamic loss scale none of
+  /// which nobody knows how far the end is. Returns whether it is told of.
+  bool Step(uint64_t step, uint64_t skipped, const std::optional<uint64_t>& steps_to_stop);
+  /// Says that a report of step `step` told of the streak that it belongs to.
+  void Remember(uint64_t step) { said_ = said_ || (skipped_ > 0 && step >= began_); }
+  /// How many steps in a row were skipped.
+  uint64_t skipped() const { return skipped_; }
+  /// Whether this streak was told of.
+  bool said() const { return said_; }
+
+ private:
+  const bool dynamic_;
+  uint64_t skipped_ = 0;
+  uint64_t began_ = 0;  ///< the first step that is known of the streak
+  bool said_ = false;
+};
+
+class StreakDetector {
+ public:
+  /// `facts` outlives the detector.
+  explicit StreakDetector(const RunFacts& facts) : facts_(facts), rule_(facts.dynamic_loss_scale) {}
+
+  /// Reports the step of which StreakRule tells.
+  std::optional<Report> Step(const StepNumbers& numbers);
+  /// A report of a streak, of step `step`, before a resume.
+  void Remember(uint64_t step) { rule_.Remember(step); }
+
+ private:
+  const RunFacts& facts_;
+  StreakRule rule_;
+};
+
+}  // namespace penstock::train

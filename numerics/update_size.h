@@ -1,0 +1,53 @@
+// D7: updates that are too large for the weights, and weights that grow.
+//
+// A tensor whose weights are all zero before its first update, as a bias's are, counts as one of
+// rms kLeastWeightRms. Threads: one.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "numerics/quiet.h"
+#include "numerics/report.h"
+#include "numerics/step_numbers.h"
+
+namespace penstock::train {
+
+/// Returns the rms of an update over that of the weights before it, which counts as kLeastWeightRms
+/// at least; infinite where it is not a number.
+double UpdateRatio(const WeightNumbers& weight);
+/// Returns the ratio above which the update of a step is too large for the tensor's weights.
+double UpdateLimit(const RunFacts& facts, const WatchedTensor& tensor, uint64_t step);
+
+class UpdateSizeDetector {
+ public:
+  /// `facts` outlives the detector.
+  explicit UpdateSizeDetector(const RunFacts& facts) : facts_(facts) {}
+
+  /// Of several tensors, the one whose update is largest for its weights is named.
+  std::vector<Report> Updated(const UpdateNumbers& numbers);
+  /// Takes it that this was so in a step, and was said.
+  void Remember(uint64_t step);
+
+ private:
+  /// The tensor for which a ratio is largest among those above their limit.
+  struct Worst {
+    size_t tensor = 0;
+    double ratio = 0;
+    size_t count = 0;  ///< how many are above
+    void Take(size_t index, double of);
+  };
+  bool Settled(uint64_t step) const;
+  Worst LargestUpdate(const UpdateNumbers& numbers) const;
+  /// Keeps the step's rms of all tensors, to which later ones are compared.
+  Worst LargestGrowth(const UpdateNumbers& numbers);
+  Report MakeReport(uint64_t step, const Worst& worst, const std::string& what) const;
+
+  const RunFacts& facts_;
+  std::deque<std::vector<double>> rms_;  ///< of the last kGrowthSteps settled steps
+  Quiet large_;
+  Quiet grown_;
+};
+
+}  // namespace penstock::train

@@ -1,0 +1,391 @@
+#include "run/run_folder.h"
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "base/strict_json.h"
+#include "run/doubted_commit.h"
+#include "run/numerics_files.h"
+#include "run/snapshot.h"
+#include "run/snapshot_request.h"
+
+namespace penstock::train {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+/// Of run.json. Earlier programs refuse one that names the files of several ranks.
+constexpr int kOneRankVersion = 1;
+constexpr int kRanksVersion = 2;
+constexpr Bytes kCopied = 1_MiB;  // at once
+
+constexpr const char* kSummaryName = "summary.json";
+constexpr std::array<std::string_view, 8> kFileNames = {kInfoName,    kMetricsName,  kSummaryName,
+                                                        kReportsName, kHeadroomName, kBlackBoxName,
+                                                        kDoubtName,   kLockName};
+
+/// Whether a run gives a file this name, or one that is made from it.
+bool IsNameOfRun(const std::string& name) {
+  std::string made = WithoutTemporary(name);
+  if (made.ends_with(kAside)) made.resize(made.size() - std::string_view(kAside).size());
+  return std::ranges::find(kFileNames, made) != kFileNames.end();
+}
+
+/// Returns the folder of a new run, and whether it was made. One that a run has left that ended
+/// before it had a run.json is used again; an empty one is the user's.
+Result<std::pair<Folder, bool>> FolderOfNewRun(const Folder& around, const std::string& name) {
+  PENSTOCK_ASSIGN(const FolderEntry there, around.Look(name));
+  if (there.kind == FolderEntry::Kind::kNone) {
+    PENSTOCK_ASSIGN(Folder made, around.MakeFolder(name));
+    return std::pair(std::move(made), true);
+  }
+  if (there.kind == FolderEntry::Kind::kFolder) {
+    PENSTOCK_ASSIGN(Folder left, around.OpenFolder(name));
+    PENSTOCK_ASSIGN(const bool ended, EndedAtItsBeginning(left));
+    PENSTOCK_ASSIGN(const std::vector<std::string> names, left.List());
+    if (ended && !names.empty()) return std::pair(std::move(left), false);
+  }
+  return Error{ErrorCode::kInvalidArgument, "it exists already"};
+}
+
+/// Takes back a folder that was made for a run whose lock is held, if nothing else is in it. Opens
+/// nothing, because there may be no descriptor left.
+void RemoveMade(const Folder& folder, const Folder& around, const std::string& name) {
+  static_cast<void>(folder.RemoveFile(kLockName));
+  static_cast<void>(around.RemoveFolder(name));
+}
+
+/// What JSON's reader would round or wrap is no number that a run wrote.
+Result<uint64_t> WholeOf(const nlohmann::json& json, const char* key, const Folder& run) {
+  const nlohmann::json& value = json.at(key);
+  if (value.is_number_unsigned()) return value.get<uint64_t>();
+  return DamagedInfo(
+      run, fmt::format("{} is {}, not a whole number of at most 64 bits", key, Excerpt(value)));
+}
+
+/// What can be read of run.json when it is an object of this version.
+Result<RunInfo> ParseInfo(const nlohmann::json& json, const Folder& run) {
+  RunInfo info;
+  info.version = json.at("program").get<std::string>();
+  PENSTOCK_ASSIGN(info.state, StateFilesFrom(json, run));
+  // Runs that were begun before it was kept: their snapshots have the state's UUID, unless the
+  // state was moved since.
+  info.run_uuid = json.value("run_uuid", info.state.uuid);
+  if (info.run_uuid.empty()) return DamagedInfo(run, "its run_uuid is empty");
+  for (const auto& entry : json.value("leftovers", nlohmann::json::array())) {
+    PENSTOCK_ASSIGN(StateFiles state, StateFilesFrom(entry, run));
+    info.leftovers.push_back(std::move(state));
+  }
+  if (json.contains("rows_from")) {
+    info.rows_from = json["rows_from"].get<std::string>();
+    const Status name = CheckSnapshotName(*info.rows_from);
+    if (!name.ok()) return DamagedInfo(run, name.error().message);
+  }
+  PENSTOCK_ASSIGN(info.seed, WholeOf(json, "seed", run));
+  info.device = json.at("device").get<std::string>();
+  PENSTOCK_ASSIGN(info.sequence_length, WholeOf(json, "sequence_length", run));
+  info.data_path = json.at("data").at("path").get<std::string>();
+  info.data_order = json.at("data").at("order").get<std::string>();
+  info.model_json = json.at("model").get<std::string>();
+  for (const auto& entry : json.value("changes", nlohmann::json::array())) {
+    PENSTOCK_ASSIGN(const uint64_t step, WholeOf(entry, "step", run));
+    info.changes.push_back(ChangeFrom(step, entry));
+  }
+  for (const auto& entry : json.value("skip_steps", nlohmann::json::array())) {
+    PENSTOCK_ASSIGN(const uint64_t first, WholeOf(entry, "first", run));
+    PENSTOCK_ASSIGN(const uint64_t last, WholeOf(entry, "last", run));
+    if (first == 0 || last < first || last > kLastStepNumber) {
+      return DamagedInfo(run, "no run passes over steps " + ToText(StepRange{first, last}));
+    }
+    info.skips.push_back({first, last});
+  }
+  if (json.contains("automatic")) {
+    PENSTOCK_ASSIGN(info.automatic, WholeOf(json, "automatic", run));
+  }
+  return info;
+}
+
+Error ExistsAlready(const std::string& path) {
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "--out {}: it exists already; go on from its last commit with --resume, name "
+                   "another folder, or remove it",
+                   path);
+}
+
+Error NoRun(const std::string& path, const std::string& info) {
+  return MakeError(ErrorCode::kNotFound,
+                   "{} is not there: {} is not the folder of a run that penstock train made", info,
+                   path);
+}
+
+Error NotBegun(const std::string& path, const std::string& info) {
+  return MakeError(ErrorCode::kNotFound,
+                   "{} is not there: a run in {} ended before it had begun, and nothing of it is "
+                   "lost; penstock train begins it anew in the same folder, and clean removes it",
+                   info, path);
+}
+
+/// What a new run that failed put into its folder; what others put there stays, with the folder.
+Status RemoveNewRun(const Folder& run, const Folder& around) {
+  const Result<RunInfo> info = ReadRunInfo(run);
+  const std::string run_uuid = info.ok() ? info->run_uuid : std::string();
+  const Result<std::vector<FoundFile>> files = FilesOfRun(run);
+  // If no descriptor is left for the list, there was none to write a file with either.
+  if (files.ok()) {
+    for (const FoundFile& file : *files) PENSTOCK_TRY(run.RemoveFile(file.name, file.id));
+  }
+  const Result<Folder> snapshots = OpenSnapshotsFolder(run);
+  if (snapshots.ok()) {
+    PENSTOCK_ASSIGN(const std::vector<FoundFile> requests, RequestFiles(*snapshots, run_uuid));
+    for (const FoundFile& file : requests) {
+      PENSTOCK_TRY(snapshots->RemoveFile(file.name, file.id));
+    }
+    PENSTOCK_TRY(run.RemoveFolder(SplitPath(snapshots->path()).second));
+  }
+  PENSTOCK_ASSIGN(const FileId own, IdOf(run.fd(), run.path()));
+  const std::string name = SplitPath(run.path()).second;
+  PENSTOCK_ASSIGN(const FolderEntry there, around.Look(name));
+  return there.id == own ? around.RemoveFolder(name) : Status();
+}
+
+}  // namespace
+
+Result<RunFolder> RunFolder::Create(const std::string& path) {
+  std::error_code error;
+  fs::path absolute = fs::absolute(path, error);
+  if (error) return ErrnoError(error.value(), "looking at " + path);
+  if (!absolute.has_filename()) absolute = absolute.parent_path();
+  const auto [parent, name] = SplitPath(absolute.string());
+  PENSTOCK_TRY(MakeFolders(parent).status());
+  const fs::path canonical = fs::canonical(parent, error);
+  if (error) return ErrnoError(error.value(), "looking at " + parent);
+  PENSTOCK_ASSIGN(Folder around, Folder::Open(canonical.string()));
+  auto found = FolderOfNewRun(around, name);
+  if (!found.ok() && found.error().code == ErrorCode::kInvalidArgument) return ExistsAlready(path);
+  PENSTOCK_TRY(found.status());
+  auto [folder, is_new] = *std::move(found);
+  Result<RunLock> lock = RunLock::Take(folder);
+  if (!lock.ok()) {
+    // Whoever has the lock has begun a run there meanwhile.
+    const bool in_use = lock.error().code == ErrorCode::kUnavailable;
+    if (is_new && !in_use) static_cast<void>(around.RemoveFolder(name));
+    return lock.error();
+  }
+  const Result<bool> is_free = EndedAtItsBeginning(folder);
+  if (!is_free.ok() && is_new) RemoveMade(folder, around, name);
+  PENSTOCK_TRY(is_free.status());
+  if (!*is_free) return ExistsAlready(path);
+  const Result<std::vector<FoundFile>> left = FilesOfRun(folder);
+  if (!left.ok() && is_new) RemoveMade(folder, around, name);
+  PENSTOCK_TRY(left.status());
+  for (const FoundFile& file : *left) {
+    if (file.name != kLockName) PENSTOCK_TRY(folder.RemoveFile(file.name, file.id));
+  }
+  return RunFolder(std::move(folder), *std::move(lock), std::move(around));
+}
+
+Result<RunFolder> RunFolder::Open(const std::string& path) {
+  std::error_code error;
+  const fs::path absolute = fs::canonical(path, error);
+  if (error) return ErrnoError(error.value(), "looking at " + path);
+  PENSTOCK_ASSIGN(Folder folder, Folder::Open(absolute.string()));
+  // In a folder that is no run's nothing is made; whoever reads its run.json says that it is none.
+  PENSTOCK_ASSIGN(const FolderEntry info, folder.Look(kInfoName));
+  RunLock lock;
+  if (info.kind != FolderEntry::Kind::kNone) {
+    PENSTOCK_ASSIGN(lock, RunLock::Take(folder));
+  }
+  return RunFolder(std::move(folder), std::move(lock), std::nullopt);
+}
+
+RunFolder::RunFolder(RunFolder&& other) noexcept
+    : folder_(std::move(other.folder_)),
+      lock_(std::move(other.lock_)),
+      created_in_(std::exchange(other.created_in_, std::nullopt)),
+      watch_(std::move(other.watch_)) {}
+
+RunFolder::~RunFolder() {
+  if (!created_in_) return;
+  // The failure that brought it here is the one to report.
+  try {
+    static_cast<void>(RemoveNewRun(folder_, *created_in_));
+  } catch (const std::exception&) {  // out of memory, in a library
+    return;
+  }
+}
+
+void RemoveNewRun(const std::string& path, const std::string& run_uuid) {
+  try {
+    const Result<Folder> run = Folder::Open(path);
+    const Result<Folder> around = Folder::Open(SplitPath(path).first);
+    if (!run.ok() || !around.ok()) return;
+    const Result<RunInfo> info = ReadRunInfo(*run);
+    const Result<bool> ended = EndedAtItsBeginning(*run);
+    if ((ended.ok() && *ended) || (info.ok() && info->run_uuid == run_uuid)) {
+      static_cast<void>(RemoveNewRun(*run, *around));
+    }
+  } catch (const std::exception&) {  // out of memory, in a library
+    return;
+  }
+}
+
+Status RunFolder::WriteInfo(const RunInfo& info) const { return WriteRunInfo(folder_, info); }
+
+Status RunFolder::WriteSummary(const std::string& text) const {
+  return WriteTextFile(folder_, kSummaryName, text);
+}
+
+std::string RunFolder::SummaryPath() const { return folder_.PathOf(kSummaryName); }
+
+Result<bool> RunFolder::HasSummary() const {
+  PENSTOCK_ASSIGN(const FolderEntry summary, folder_.Look(kSummaryName));
+  return summary.kind != FolderEntry::Kind::kNone;
+}
+
+Result<MetricsWriter> RunFolder::CreateRows() const {
+  return MetricsWriter::Create(folder_, kMetricsName);
+}
+
+Result<MetricsWriter> RunFolder::ResumeRows(uint64_t step, const std::string& row,
+                                            const Notify& notify) const {
+  return MetricsWriter::Resume(folder_, kMetricsName, step, row, notify);
+}
+
+Status RunFolder::Watch() {
+  PENSTOCK_ASSIGN(watch_, FolderWatch::Begin(folder_, {kInfoName, kMetricsName}));
+  return {};
+}
+
+Status RunFolder::CheckWhole() const {
+  PENSTOCK_CHECK(watch_.has_value());
+  return watch_->Check();
+}
+
+Status WriteRunInfo(const Folder& run, const RunInfo& info) {
+  Json leftovers = Json::array();
+  bool one_rank = info.state.ranks.size() == 1;
+  for (const StateFiles& state : info.leftovers) {
+    PENSTOCK_ASSIGN(Json files, ToJson(state, run));
+    leftovers.push_back(std::move(files));
+    one_rank = one_rank && state.ranks.size() == 1;
+  }
+  PENSTOCK_ASSIGN(const Json state, ToJson(info.state, run));
+  Json json = {{"version", one_rank ? kOneRankVersion : kRanksVersion},
+               {"program", info.version},
+               {"run_uuid", info.run_uuid}};
+  json.update(state);
+  json.update({
+      {"leftovers", leftovers},
+      {"seed", info.seed},
+      {"device", info.device},
+      {"sequence_length", info.sequence_length},
+      {"data", {{"path", info.data_path}, {"order", info.data_order}}},
+      {"model", info.model_json},
+  });
+  if (info.rows_from) json["rows_from"] = *info.rows_from;
+  for (const RunChange& change : info.changes) json["changes"].push_back(ToJson(change));
+  for (const StepRange& range : info.skips) {
+    json["skip_steps"].push_back({{"first", range.first}, {"last", range.last}});
+  }
+  if (info.automatic) json["automatic"] = *info.automatic;
+  return WriteTextFile(run, kInfoName, json.dump(2) + "\n");
+}
+
+Result<bool> HasRows(const Folder& run) {
+  PENSTOCK_ASSIGN(const FolderEntry rows, run.Look(kMetricsName));
+  return rows.kind != FolderEntry::Kind::kNone;
+}
+
+Status CopyRows(const Folder& from, const Folder& to) {
+  PENSTOCK_ASSIGN(const bool there, HasRows(from));
+  if (!there) return WriteTextFile(to, kMetricsName, "");
+  PENSTOCK_ASSIGN(const InputFile rows, InputFile::Open(from, kMetricsName));
+  PENSTOCK_ASSIGN(const std::unique_ptr<OutputFile> copy,
+                  OutputFile::Create(to, kMetricsName, rows.size()));
+  std::vector<std::byte> buffer;
+  for (Bytes done; done < rows.size(); done += Bytes{buffer.size()}) {
+    buffer.resize(std::min(rows.size() - done, kCopied).value);
+    PENSTOCK_TRY(rows.Read(FileOffset{done.value}, buffer));
+    PENSTOCK_TRY(copy->Append(buffer));
+  }
+  return copy->Finish();
+}
+
+Status CheckRows(const Folder& run, uint64_t step) {
+  return MetricsWriter::Check(run, kMetricsName, step);
+}
+
+Status CutRows(const Folder& run, uint64_t step, const std::string& row, const Notify& notify) {
+  return MetricsWriter::Resume(run, kMetricsName, step, row, notify).status();
+}
+
+Result<bool> EndedAtItsBeginning(const Folder& run) {
+  PENSTOCK_ASSIGN(const std::vector<std::string> names, run.List());
+  return std::ranges::all_of(names, [](const std::string& name) {
+    return name == kLockName || (name != kInfoName && WithoutTemporary(name) == kInfoName);
+  });
+}
+
+Result<std::vector<FoundFile>> FilesOfRun(const Folder& run) {
+  PENSTOCK_ASSIGN(std::vector<std::string> names, run.List());
+  std::vector<FoundFile> files;
+  for (std::string& name : names) {
+    if (!IsNameOfRun(name)) continue;
+    PENSTOCK_ASSIGN(const FolderEntry entry, run.Look(name));
+    if (entry.kind != FolderEntry::Kind::kFile) continue;
+    files.push_back({.name = std::move(name), .id = entry.id, .size = entry.size});
+  }
+  // The lock goes last: a folder that holds nothing else counts as empty (EndedAtItsBeginning).
+  const auto rank = [](const FoundFile& file) {
+    return file.name == kLockName ? 2 : file.name == kInfoName ? 1 : 0;
+  };
+  std::ranges::stable_sort(files, std::less<>(), rank);
+  return files;
+}
+
+Result<RunInfo> ReadRunInfo(const Folder& run) {
+  const std::string path = run.PathOf(kInfoName);
+  const Result<std::string> text = ReadTextFile(run, kInfoName, kLargestOwnText);
+  if (!text.ok() && text.error().code == ErrorCode::kNotFound) {
+    const Result<bool> ended = EndedAtItsBeginning(run);
+    const Result<std::vector<std::string>> names = run.List();
+    const bool left = ended.ok() && *ended && names.ok() && !names->empty();
+    return left ? NotBegun(run.path(), path) : NoRun(run.path(), path);
+  }
+  PENSTOCK_TRY(text.status());
+  PENSTOCK_ASSIGN(const nlohmann::json json, ParseJsonObject(*text, path, ErrorCode::kCorruption));
+  try {
+    const nlohmann::json& version = json.at("version");
+    if (version != kOneRankVersion && version != kRanksVersion) {
+      return MakeError(ErrorCode::kCorruption, "{}: version {} is not known to this program", path,
+                       version.dump());
+    }
+    return ParseInfo(json, run);
+  } catch (const nlohmann::json::exception& error) {
+    return DamagedInfo(run, JsonReason(error));
+  }
+}
+
+Result<RunInfo> ReadRunInfo(const std::string& path) {
+  PENSTOCK_ASSIGN(const Folder run, OpenRun(path));
+  return ReadRunInfo(run);
+}
+
+Result<Folder> OpenRun(const std::string& path) {
+  Result<Folder> run = Folder::Open(path);
+  if (run.ok() || run.error().code != ErrorCode::kNotFound) return run;
+  return NoRun(path, (fs::path(path) / kInfoName).string());
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,53 @@
+#include "run/run_lock.h"
+
+#include <fcntl.h>
+
+#include <string>
+
+#include "base/file_lock.h"
+
+namespace penstock::train {
+namespace {
+
+using Lock = Status (*)(int fd, bool exclusive, const std::string& path);
+
+/// Whether the file that was opened is still the run's: the run, or the file alone, may have been
+/// removed while its lock was waited for.
+Result<bool> IsOfRun(const UniqueFd& file, const Folder& run) {
+  PENSTOCK_ASSIGN(const FileId own, IdOf(file.get(), run.PathOf(kLockName)));
+  PENSTOCK_ASSIGN(const FolderEntry there, run.Look(kLockName));
+  return there.kind == FolderEntry::Kind::kFile && there.id == own;
+}
+
+Result<UniqueFd> TakeWith(const Folder& run, Lock lock) {
+  while (true) {
+    PENSTOCK_ASSIGN(UniqueFd file, run.OpenFile(kLockName, O_RDWR | O_CREAT));
+    PENSTOCK_TRY(lock(file.get(), /*exclusive=*/true, run.path()));
+    PENSTOCK_ASSIGN(const bool of_run, IsOfRun(file, run));
+    if (of_run) return file;
+  }
+}
+
+}  // namespace
+
+Result<RunLock> RunLock::Take(const Folder& run) {
+  PENSTOCK_ASSIGN(UniqueFd file, TakeWith(run, LockFile));
+  return RunLock(std::move(file));
+}
+
+Result<RunLock> RunLock::TryTake(const Folder& run) {
+  PENSTOCK_ASSIGN(UniqueFd file, TakeWith(run, TryLockFile));
+  return RunLock(std::move(file));
+}
+
+Result<RunLock> RunLock::TakeToRead(const Folder& run) {
+  Result<RunLock> lock = Take(run);
+  if (lock.ok() || lock.error().code != ErrorCode::kPermission) return lock;
+  Result<UniqueFd> file = run.OpenFile(kLockName, O_RDONLY);
+  if (!file.ok() && file.error().code == ErrorCode::kNotFound) return RunLock(UniqueFd());
+  PENSTOCK_TRY(file.status());
+  PENSTOCK_TRY(LockFile(file->get(), /*exclusive=*/false, run.path()));
+  return RunLock(*std::move(file));
+}
+
+}  // namespace penstock::train

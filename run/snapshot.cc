@@ -1,0 +1,317 @@
+#include "run/snapshot.h"
+
+#include <fcntl.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/files.h"
+#include "offload/state_copy.h"
+#include "offload/state_names.h"
+#include "offload/state_removal.h"
+#include "run/automatic_snapshots.h"
+#include "run/committed_run.h"
+#include "run/snapshot_request.h"
+
+namespace penstock::train {
+namespace {
+
+namespace fs = std::filesystem;
+using offload::WholeState;
+
+constexpr const char* kSnapshots = "snapshots";
+constexpr std::string_view kUnfinished = ".unfinished";
+/// ".failed": of earlier versions.
+constexpr std::array<std::string_view, 4> kOwnSuffixes = {kUnfinished, ".request", ".answer",
+                                                          ".failed"};
+
+std::string UnfinishedName(const std::string& name) {
+  return fmt::format(".{}{}", name, kUnfinished);
+}
+
+/// Where the copy of a file goes, for the snapshot `name`.
+Result<std::string> TargetOf(const Folder& run, const std::string& path, const std::string& name,
+                             const Folder& unfinished) {
+  const fs::path file = path;
+  PENSTOCK_ASSIGN(const bool in_run, run.IsAt(SplitPath(path).first));
+  std::error_code ignored;
+  if (in_run) return (fs::absolute(unfinished.path(), ignored) / file.filename()).string();
+  return (file.parent_path() / fmt::format("{}.snapshot-{}.state", file.stem().string(), name))
+      .string();
+}
+
+/// The files of the snapshot `name` of a state.
+Result<StateFiles> TargetFiles(const Folder& run, const StateFiles& state, const std::string& name,
+                               const Folder& unfinished) {
+  StateFiles targets = state;
+  for (RankFiles& rank : targets.ranks) {
+    for (std::string& path : rank.paths) {
+      PENSTOCK_ASSIGN(path, TargetOf(run, path, name, unfinished));
+    }
+  }
+  return targets;
+}
+
+/// Whether the writing of a run.json was cut off, of the run with this UUID or before it was there.
+bool IsBegunInfo(const Folder& folder, const std::string& name, const std::string& run_uuid) {
+  if (name == kInfoName || WithoutTemporary(name) != kInfoName) return false;
+  const Result<std::string> text = ReadTextFile(folder, name, kLargestOwnText);
+  return text.ok() && (IsBlank(*text) || text->find(run_uuid) != std::string::npos);
+}
+
+bool IsUnfinishedOf(const Folder& folder, const std::string& run_uuid) {
+  const Result<RunInfo> info = ReadRunInfo(folder);
+  if (info.ok()) return info->run_uuid == run_uuid;
+  if (info.error().code != ErrorCode::kNotFound) return false;
+  // It was cut off before its run.json had that name.
+  const Result<std::vector<std::string>> names = folder.List();
+  return names.ok() && std::ranges::all_of(*names, [&](const std::string& name) {
+           return IsBegunInfo(folder, name, run_uuid);
+         });
+}
+
+/// The folder last: it says which the files are.
+Status RemoveUnfinished(const Folder& snapshots, const std::string& unfinished,
+                        const std::string& run_uuid) {
+  PENSTOCK_ASSIGN(const FolderEntry entry, snapshots.Look(unfinished));
+  if (entry.kind == FolderEntry::Kind::kNone) return {};
+  // An empty one, for which no descriptor is needed: that there was none may be why it is empty.
+  if (snapshots.RemoveFolder(unfinished).ok()) return {};
+  PENSTOCK_ASSIGN(const Folder folder, snapshots.OpenFolder(unfinished));
+  if (!IsUnfinishedOf(folder, run_uuid)) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "{} is there and was not made by this run; take another name for the "
+                     "snapshot, or remove that folder",
+                     folder.path());
+  }
+  PENSTOCK_ASSIGN(const StateFiles states, FilesOfUnfinished(folder));
+  for (const std::string& path : states.all()) {
+    PENSTOCK_ASSIGN(const auto file, offload::RemovableState::Open(path, states.uuid));
+    PENSTOCK_TRY(file.Remove());
+  }
+  PENSTOCK_ASSIGN(const std::vector<FoundFile> files, FilesOfRun(folder));
+  for (const FoundFile& file : files) PENSTOCK_TRY(folder.RemoveFile(file.name, file.id));
+  return snapshots.RemoveFolder(unfinished);
+}
+
+void RemoveOrSay(const Folder& snapshots, const std::string& unfinished,
+                 const std::string& run_uuid, const Notify& notify) {
+  const Status removed = RemoveUnfinished(snapshots, unfinished, run_uuid);
+  if (removed.ok()) return;
+  notify("an unfinished snapshot is left behind: " + removed.error().message);
+}
+
+/// Before they are noted as the snapshot's: a file that is there may be one that was moved away.
+Status CheckFree(const std::vector<std::string>& targets) {
+  for (const std::string& target : targets) {
+    for (const std::string& path : {target, offload::UnfinishedCopy(target)}) {
+      std::error_code ignored;
+      if (!fs::exists(fs::symlink_status(path, ignored))) continue;
+      return MakeError(ErrorCode::kInvalidArgument,
+                       "there is {} already, of a snapshot whose folder is not in RUN any more; "
+                       "take another name, or remove that file if it is of no use",
+                       path);
+    }
+  }
+  return {};
+}
+
+Status CopyMetrics(const Folder& run, const RunInfo& info, const Folder& folder,
+                   const WholeState& state, const Notify& notify) {
+  PENSTOCK_ASSIGN(
+      const CommitTexts texts,
+      ReadCommitTexts(state.commit().json, state.commit().head.step, info.state.first()));
+  const uint64_t step = state.commit().head.step;
+  const auto take = [&](const Folder& rows) -> Status {
+    PENSTOCK_TRY(CheckRows(rows, step));
+    PENSTOCK_TRY(CopyRows(rows, folder));
+    return CutRows(folder, step, texts.row, notify);
+  };
+  if (!info.rows_from) return take(run);
+  PENSTOCK_ASSIGN(const Folder rows, OpenSnapshot(run, *info.rows_from));
+  return take(rows);
+}
+
+/// An error leaves the unfinished folder, and what it names.
+Status MakeSnapshot(const Folder& run, const Folder& snapshots, const RunInfo& info,
+                    const WholeState& state, const std::string& name,
+                    const std::function<bool()>& stop_requested, const Notify& notify) {
+  PENSTOCK_ASSIGN(const Folder unfinished, snapshots.MakeFolder(UnfinishedName(name)));
+  RunInfo kept = info;
+  PENSTOCK_ASSIGN(kept.state, TargetFiles(run, info.state, name, unfinished));
+  PENSTOCK_TRY(CheckFree(kept.state.all()));
+  kept.leftovers.clear();
+  kept.rows_from.reset();
+  PENSTOCK_TRY(WriteRunInfo(unfinished, kept));
+  PENSTOCK_TRY(offload::CopyState(state, kept.state.paths(), stop_requested));
+  PENSTOCK_TRY(CopyMetrics(run, info, unfinished, state, notify));
+  PENSTOCK_TRY(snapshots.Rename(UnfinishedName(name), name));
+  return snapshots.Sync();
+}
+
+}  // namespace
+
+Result<Folder> OpenSnapshotsFolder(const Folder& run) { return run.OpenFolder(kSnapshots); }
+
+Result<Folder> MakeSnapshotsFolder(const Folder& run) {
+  PENSTOCK_ASSIGN(const FolderEntry entry, run.Look(kSnapshots));
+  return entry.kind == FolderEntry::Kind::kNone ? run.MakeFolder(kSnapshots)
+                                                : run.OpenFolder(kSnapshots);
+}
+
+Result<Folder> OpenSnapshot(const Folder& run, const std::string& name) {
+  PENSTOCK_ASSIGN(const Folder snapshots, OpenSnapshotsFolder(run));
+  return snapshots.OpenFolder(name);
+}
+
+Status CheckSnapshotName(const std::string& name) {
+  const auto fits = [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' ||
+           c == '_' || c == '-';
+  };
+  if (!name.empty() && name.size() <= 64 && name.front() != '.' &&
+      std::ranges::all_of(name, fits)) {
+    return {};
+  }
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "\"{}\" is no name for a snapshot; take up to 64 letters, digits, '.', '_' and "
+                   "'-', not beginning with '.'",
+                   name);
+}
+
+Status CheckNewSnapshotName(const std::string& name) {
+  PENSTOCK_TRY(CheckSnapshotName(name));
+  if (IsAutomaticSnapshotName(name)) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "\"{}\" is no name for a snapshot: runs give such names to those that they "
+                     "take by themselves; take another",
+                     name);
+  }
+  const bool ends = std::ranges::any_of(
+      kOwnSuffixes, [&name](std::string_view suffix) { return name.ends_with(suffix); });
+  if (!ends && WithoutTemporary(name) == name) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "\"{}\" is no name for a snapshot: it ends as files do that are made beside "
+                   "snapshots ({}, .tmp-1); take another",
+                   name, fmt::join(kOwnSuffixes, ", "));
+}
+
+Status CheckSnapshotNotTaken(const Folder& run, const std::string& name) {
+  const Result<Folder> snapshots = OpenSnapshotsFolder(run);
+  if (!snapshots.ok() && snapshots.error().code == ErrorCode::kNotFound) return {};
+  PENSTOCK_TRY(snapshots.status());
+  PENSTOCK_ASSIGN(const FolderEntry entry, snapshots->Look(name));
+  if (entry.kind == FolderEntry::Kind::kNone) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "there is {} already; take another name, or remove it with penstock clean {}",
+                   snapshots->PathOf(name), snapshots->PathOf(name));
+}
+
+std::optional<std::string> HiddenSnapshotName(const std::string& file, std::string_view suffix) {
+  if (!file.starts_with('.') || !file.ends_with(suffix) || file.size() <= 1 + suffix.size()) {
+    return {};
+  }
+  const std::string name = file.substr(1, file.size() - 1 - suffix.size());
+  return CheckSnapshotName(name).ok() ? std::optional(name) : std::nullopt;
+}
+
+std::vector<std::string> Snapshots(const Folder& run) {
+  const Result<Folder> snapshots = OpenSnapshotsFolder(run);
+  if (!snapshots.ok()) return {};
+  const Result<std::vector<std::string>> names = snapshots->List();
+  if (!names.ok()) return {};
+  std::vector<std::string> there;
+  for (const std::string& name : *names) {
+    if (!CheckSnapshotName(name).ok()) continue;
+    const Result<Folder> folder = snapshots->OpenFolder(name);
+    if (folder.ok() && folder->OpenFile(kInfoName, O_RDONLY).ok()) there.push_back(name);
+  }
+  return there;
+}
+
+std::optional<std::string> RunOfSnapshot(const Folder& folder) {
+  std::error_code error;
+  const fs::path all = fs::canonical(folder.path(), error).parent_path();
+  const std::string run = all.parent_path().string();
+  if (error || all.filename() != kSnapshots || !ReadRunInfo(run).ok()) return {};
+  return run;
+}
+
+std::vector<std::string> UnfinishedSnapshots(const Folder& snapshots, const std::string& run_uuid) {
+  Result<std::vector<std::string>> names = snapshots.List();
+  if (!names.ok()) return {};
+  std::erase_if(*names, [&](const std::string& name) {
+    if (!HiddenSnapshotName(name, kUnfinished)) return true;
+    const Result<Folder> folder = snapshots.OpenFolder(name);
+    return !folder.ok() || !IsUnfinishedOf(*folder, run_uuid);
+  });
+  return *std::move(names);
+}
+
+Result<StateFiles> FilesOfUnfinished(const Folder& folder) {
+  const Result<RunInfo> info = ReadRunInfo(folder);
+  // The copy was not begun.
+  if (!info.ok() && info.error().code == ErrorCode::kNotFound) return StateFiles{};
+  PENSTOCK_TRY(info.status());
+  StateFiles there = info->state;
+  for (RankFiles& rank : there.ranks) {
+    std::vector<std::string> paths;
+    for (const std::string& whole : rank.paths) {
+      for (const std::string& path : {whole, offload::UnfinishedCopy(whole)}) {
+        std::error_code ignored;
+        const bool drive_is_there = fs::exists(fs::path(path).parent_path(), ignored);
+        if (drive_is_there && !fs::exists(fs::symlink_status(path, ignored))) continue;
+        paths.push_back(path);
+      }
+    }
+    rank.paths = std::move(paths);
+  }
+  return there;
+}
+
+void RemoveUnfinishedSnapshots(const Folder& run, const std::string& run_uuid,
+                               const Notify& notify) {
+  const Result<Folder> snapshots = OpenSnapshotsFolder(run);
+  if (!snapshots.ok()) return;
+  for (const std::string& unfinished : UnfinishedSnapshots(*snapshots, run_uuid)) {
+    RemoveOrSay(*snapshots, unfinished, run_uuid, notify);
+  }
+}
+
+Status TakeSnapshot(const Folder& run, const RunInfo& info, const WholeState& state,
+                    const std::string& name, const std::function<bool()>& stop_requested,
+                    const Notify& notify) {
+  PENSTOCK_TRY(info.automatic ? CheckSnapshotName(name) : CheckNewSnapshotName(name));
+  PENSTOCK_TRY(CheckSnapshotNotTaken(run, name));
+  PENSTOCK_ASSIGN(const Folder snapshots, MakeSnapshotsFolder(run));
+  PENSTOCK_TRY(RemoveUnfinished(snapshots, UnfinishedName(name), info.run_uuid));
+  Status made = MakeSnapshot(run, snapshots, info, state, name, stop_requested, notify);
+  if (!made.ok()) RemoveOrSay(snapshots, UnfinishedName(name), info.run_uuid, notify);
+  return made;
+}
+
+Status RemoveSnapshot(const Folder& run, const std::string& name, const std::string& run_uuid) {
+  PENSTOCK_ASSIGN(const Folder snapshots, OpenSnapshotsFolder(run));
+  {
+    PENSTOCK_ASSIGN(const Folder folder, snapshots.OpenFolder(name));
+    PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(folder));
+    if (info.run_uuid != run_uuid) {
+      return MakeError(ErrorCode::kInvalidArgument, "{} is not a snapshot of this run",
+                       folder.path());
+    }
+    for (const std::string& path : info.state.all()) {
+      const auto file = offload::RemovableState::Open(path, info.state.uuid);
+      if (!file.ok() && file.error().code != ErrorCode::kNotFound) return file.error();
+    }
+  }
+  // From here on a kill leaves what the next resume removes.
+  PENSTOCK_TRY(snapshots.Rename(name, UnfinishedName(name)));
+  return RemoveUnfinished(snapshots, UnfinishedName(name), run_uuid);
+}
+
+}  // namespace penstock::train

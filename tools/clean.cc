@@ -1,0 +1,274 @@
+#include "tools/clean.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <utility>
+
+#include "base/files.h"
+#include "run/rank_reports.h"
+#include "run/run_folder.h"
+#include "run/snapshot.h"
+#include "run/snapshot_request.h"
+
+namespace penstock::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+using Held = std::shared_ptr<const Folder>;
+
+Result<Held> Hold(Result<Folder> folder) {
+  PENSTOCK_TRY(folder.status());
+  return Held(std::make_shared<Folder>(*std::move(folder)));
+}
+
+bool IsEmpty(const Folder& folder) {
+  const Result<std::vector<std::string>> names = folder.List();
+  return names.ok() && names->empty();
+}
+
+/// Whether the folder of a snapshot whose run.json cannot be used is somebody else's all the same:
+/// that file is of another kind, or does not bear this UUID.
+bool IsForeign(const Folder& folder, const std::string& run_uuid, const Error& error) {
+  if (error.code == ErrorCode::kPermission) return true;
+  if (error.code != ErrorCode::kCorruption && error.code != ErrorCode::kInvalidArgument) {
+    return false;
+  }
+  const Result<std::string> text = ReadTextFile(folder, kInfoName, kLargestOwnText);
+  return !text.ok() || text->find(run_uuid) == std::string::npos;
+}
+
+/// Makes a plan, place by place.
+class Planner {
+ public:
+  explicit Planner(CleanPlan& plan) : plan_(plan) {}
+
+  Status FindAll();
+
+ private:
+  Status FindStates(const StateFiles& files);
+  /// `note`: what is said of the file if it is not there.
+  Status FindState(const std::string& path, const std::string& uuid, const std::string& note);
+  void AddFiles(const Held& in, const std::vector<FoundFile>& files);
+  Status AddFilesOfRun(const Held& run);
+  Status FindSnapshot(const Held& snapshots, const std::string& name);
+  Status FindUnfinished(const Held& snapshots, const std::string& name);
+  Status FindSnapshots();
+  Status FindReports();
+  Status FindReplay();
+  Status FindKept();
+
+  CleanPlan& plan_;
+  std::string run_uuid_;
+  std::set<FileId> states_;    ///< of the plan: run.json may name one twice
+  std::vector<Held> folders_;  ///< that the plan empties
+};
+
+Status Planner::FindStates(const StateFiles& files) {
+  for (size_t rank = 0; rank < files.ranks.size(); ++rank) {
+    for (const std::string& path : files.ranks[rank].paths) {
+      PENSTOCK_TRY(FindState(path, files.uuid, RankNote(files, rank)));
+    }
+  }
+  return {};
+}
+
+Status Planner::FindState(const std::string& path, const std::string& uuid,
+                          const std::string& note) {
+  const Result<FileId> id = IdAt(path);
+  if (id.ok() && states_.contains(*id)) return {};
+  Result<offload::RemovableState> state = offload::RemovableState::Open(path, uuid);
+  if (state.ok()) {
+    states_.insert(state->id());
+    plan_.states.push_back(std::move(state).value());
+  } else if (state.error().code != ErrorCode::kNotFound) {
+    return state.error();
+  } else if (const std::string missing = path + note;
+             std::ranges::find(plan_.missing_states, missing) == plan_.missing_states.end()) {
+    plan_.missing_states.push_back(missing);
+  }
+  return {};
+}
+
+void Planner::AddFiles(const Held& in, const std::vector<FoundFile>& files) {
+  for (const FoundFile& file : files) plan_.items.push_back({in, file.name, file});
+}
+
+Status Planner::AddFilesOfRun(const Held& run) {
+  folders_.push_back(run);
+  PENSTOCK_ASSIGN(const std::vector<FoundFile> files, FilesOfRun(*run));
+  AddFiles(run, files);
+  return {};
+}
+
+/// A folder without run.json is empty if a removal was cut off; else it is not the run's.
+Status Planner::FindSnapshot(const Held& snapshots, const std::string& name) {
+  const Result<Held> opened = Hold(snapshots->OpenFolder(name));
+  if (!opened.ok() && opened.error().code == ErrorCode::kPermission) return {};
+  PENSTOCK_TRY(opened.status());
+  const Held& folder = *opened;
+  const Result<RunInfo> info = ReadRunInfo(*folder);
+  if (!info.ok() && info.error().code == ErrorCode::kNotFound) {
+    if (IsEmpty(*folder)) plan_.items.push_back({snapshots, name});
+    return {};
+  }
+  if (!info.ok() && IsForeign(*folder, run_uuid_, info.error())) return {};
+  PENSTOCK_TRY(info.status());
+  if (info->run_uuid != run_uuid_) return {};
+  PENSTOCK_TRY(FindStates(info->state));
+  PENSTOCK_TRY(AddFilesOfRun(folder));
+  plan_.items.push_back({snapshots, name});
+  return {};
+}
+
+Status Planner::FindUnfinished(const Held& snapshots, const std::string& name) {
+  PENSTOCK_ASSIGN(const Held folder, Hold(snapshots->OpenFolder(name)));
+  PENSTOCK_ASSIGN(const StateFiles files, FilesOfUnfinished(*folder));
+  PENSTOCK_TRY(FindStates(files));
+  PENSTOCK_TRY(AddFilesOfRun(folder));
+  plan_.items.push_back({snapshots, name});
+  return {};
+}
+
+/// Snapshots, and, with names that begin with '.', requests, answers and unfinished snapshots.
+Status Planner::FindSnapshots() {
+  Result<Held> opened = Hold(OpenSnapshotsFolder(*plan_.run));
+  if (!opened.ok()) return {};  // there is none, or something else is there, which is kept
+  const Held snapshots = *std::move(opened);
+  folders_.push_back(snapshots);
+  PENSTOCK_ASSIGN(const std::vector<std::string> names, snapshots->List());
+  for (const std::string& name : names) {
+    PENSTOCK_ASSIGN(const FolderEntry entry, snapshots->Look(name));
+    const bool is_folder = entry.kind == FolderEntry::Kind::kFolder;
+    if (is_folder && !name.starts_with('.')) PENSTOCK_TRY(FindSnapshot(snapshots, name));
+  }
+  for (const std::string& name : UnfinishedSnapshots(*snapshots, run_uuid_)) {
+    PENSTOCK_TRY(FindUnfinished(snapshots, name));
+  }
+  PENSTOCK_ASSIGN(const std::vector<FoundFile> requests, RequestFiles(*snapshots, run_uuid_));
+  AddFiles(snapshots, requests);
+  plan_.items.push_back({plan_.run, SplitPath(snapshots->path()).second});
+  return {};
+}
+
+/// What ranks have said of a failure.
+Status Planner::FindReports() {
+  Result<Held> opened = Hold(OpenReportsFolder(*plan_.run));
+  if (!opened.ok()) return {};  // as with snapshots
+  const Held reports = *std::move(opened);
+  folders_.push_back(reports);
+  PENSTOCK_ASSIGN(const std::vector<FoundFile> files, ReportFiles(*reports));
+  AddFiles(reports, files);
+  plan_.items.push_back({plan_.run, SplitPath(reports->path()).second});
+  return {};
+}
+
+/// No replay runs: it would have the run's lock. Something else of that name is kept.
+Status Planner::FindReplay() {
+  const std::string name = ReplayScratchName(run_uuid_);
+  PENSTOCK_ASSIGN(const FolderEntry entry, plan_.run->Look(name));
+  if (entry.kind != FolderEntry::Kind::kFolder) return {};
+  PENSTOCK_ASSIGN(plan_.replay, FindLeftScratch(*plan_.run, name));
+  return {};
+}
+
+/// In RUN and in the folders of its snapshots and reports.
+Status Planner::FindKept() {
+  std::set<std::string> going;
+  for (const offload::RemovableState& state : plan_.states) going.insert(state.path());
+  for (const CleanPlan::Item& item : plan_.items) going.insert(item.path());
+  if (plan_.replay) going.insert(plan_.replay->folder.path());
+  for (const Held& folder : folders_) {
+    PENSTOCK_ASSIGN(const std::vector<std::string> names, folder->List());
+    for (const std::string& name : names) {
+      const std::string path = folder->PathOf(name);
+      if (!going.contains(path)) plan_.kept.push_back(path);
+    }
+  }
+  std::ranges::sort(plan_.kept);
+  return {};
+}
+
+Status Planner::FindAll() {
+  PENSTOCK_ASSIGN(const bool not_begun, EndedAtItsBeginning(*plan_.run));
+  if (not_begun) return AddFilesOfRun(plan_.run);
+  PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(*plan_.run));
+  run_uuid_ = info.run_uuid;
+  PENSTOCK_TRY(FindStates(info.state));
+  for (const StateFiles& state : info.leftovers) PENSTOCK_TRY(FindStates(state));
+  PENSTOCK_TRY(FindSnapshots());
+  PENSTOCK_TRY(FindReports());
+  PENSTOCK_TRY(FindReplay());
+  PENSTOCK_TRY(AddFilesOfRun(plan_.run));
+  return FindKept();
+}
+
+/// A folder that holds something else stays, and so do those around it.
+Status Remove(const CleanPlan::Item& item) {
+  if (item.file) return item.in->RemoveFile(item.name, item.file->id);
+  PENSTOCK_ASSIGN(const Folder folder, item.in->OpenFolder(item.name));
+  return IsEmpty(folder) ? item.in->RemoveFolder(item.name) : Status();
+}
+
+}  // namespace
+
+Result<CleanPlan> PlanClean(const std::string& path) {
+  // Before anything is said of a lock: is it a run?
+  PENSTOCK_ASSIGN(const Folder given, OpenRun(path));
+  PENSTOCK_ASSIGN(const bool not_begun, EndedAtItsBeginning(given));
+  if (!not_begun) PENSTOCK_TRY(ReadRunInfo(given).status());
+  PENSTOCK_ASSIGN(RunLock lock, RunLock::Take(given));
+  std::error_code error;
+  const std::string canonical = fs::canonical(path, error).string();
+  if (error) return ErrnoError(error.value(), "looking at " + path);
+  const auto [parent, name] = SplitPath(canonical);
+  PENSTOCK_ASSIGN(const Held around, Hold(Folder::Open(parent)));
+  CleanPlan plan{.lock = std::move(lock)};
+  PENSTOCK_ASSIGN(plan.run, Hold(around->OpenFolder(name)));
+  PENSTOCK_ASSIGN(const bool same, given.IsAt(canonical));
+  if (!same) {
+    return MakeError(ErrorCode::kUnavailable, "{} was replaced by another folder meanwhile", path);
+  }
+  PENSTOCK_TRY(Planner(plan).FindAll());
+  plan.items.push_back({around, name});
+  return plan;
+}
+
+Status Clean(const CleanPlan& plan) {
+  for (const offload::RemovableState& state : plan.states) PENSTOCK_TRY(state.Remove());
+  if (plan.replay) PENSTOCK_TRY(plan.replay->Remove());
+  for (const CleanPlan::Item& item : plan.items) PENSTOCK_TRY(Remove(item));
+  const CleanPlan::Item& run = plan.items.back();
+  PENSTOCK_ASSIGN(const FolderEntry left, run.in->Look(run.name));
+  return left.kind == FolderEntry::Kind::kNone ? run.in->Sync() : plan.run->Sync();
+}
+
+std::string ToText(const CleanPlan& plan, bool removed) {
+  std::string text;
+  Bytes total;
+  const auto line = [&](const std::string& path, Bytes size) {
+    text += fmt::format("{:>12}  {}\n", ToString(size), path);
+    total += size;
+  };
+  for (const offload::RemovableState& state : plan.states) line(state.path(), state.size());
+  if (plan.replay) line(plan.replay->folder.path(), plan.replay->Size());
+  for (const CleanPlan::Item& item : plan.items) {
+    if (item.file) line(item.path(), item.file->size);
+  }
+  for (const std::string& path : plan.missing_states) {
+    text += fmt::format("{:>12}  {}\n", "not there", path);
+  }
+  const char* const stays = removed ? "kept" : "stays";
+  for (const std::string& path : plan.kept) {
+    text += fmt::format("{:>12}  {}, which is not the run's\n", stays, path);
+  }
+  if (!plan.kept.empty())
+    text += fmt::format("{:>12}  {}, which holds that\n", stays, plan.run->path());
+  return text + fmt::format(fmt::runtime(removed ? "removed {}\n"
+                                                 : "would remove {}; nothing is removed without "
+                                                   "--yes\n"),
+                            ToString(total));
+}
+
+}  // namespace penstock::train

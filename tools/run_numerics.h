@@ -1,0 +1,59 @@
+// What a run knows of its numbers, read back: rows, reports, headroom, and how it ended. For
+// `penstock numerics`.
+//
+// Threads: any.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/folder.h"
+#include "base/result.h"
+#include "numerics/headroom_log.h"
+#include "numerics/report.h"
+
+namespace penstock::train {
+
+/// What plots and detectors need of a row of metrics.jsonl; null is NaN.
+struct NumericsRow {
+  uint64_t step = 0;
+  double loss = 0;
+  double grad_norm = 0;
+  double loss_scale = 1;
+  bool skipped = false;
+};
+
+/// From overflow.json.
+struct NumericsStop {
+  uint64_t step = 0;
+  std::string line;
+  std::string first_cause;  ///< its line; empty: unknown
+  std::string advice;
+};
+
+/// Reads RUN/overflow.json; nothing if there is none. Errors: of reading it; kCorruption.
+Result<std::optional<NumericsStop>> ReadNumericsStop(const Folder& run);
+
+/// Returns the rows of a run, of which each has a later step than the one before. Errors: of
+/// ForEachRow (run/row_reader.h).
+Result<std::vector<NumericsRow>> ReadNumericsRows(const Folder& run);
+
+struct RunNumerics {
+  std::string run;  ///< path
+  std::vector<NumericsRow> rows;
+  std::vector<Report> reports;
+  std::vector<HeadroomRow> headroom;
+  std::optional<NumericsStop> stop;
+};
+
+/// Reads a run's files; those that are missing are empty, and lines that are damaged are left out.
+/// Errors: kNotFound if `run` is not a run; of Folder::OpenFile; kCorruption for an overflow.json
+/// that cannot be read.
+Result<RunNumerics> ReadRunNumerics(const std::string& run);
+
+/// Returns a table of the reports for a terminal, and above it what they are of.
+std::string ToTable(const RunNumerics& numerics);
+
+}  // namespace penstock::train

@@ -1,0 +1,122 @@
+#include "tools/snapshot_commands.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <optional>
+#include <thread>
+
+#include "offload/whole_commit.h"
+#include "offload/whole_state.h"
+#include "run/committed_run.h"
+#include "run/run_folder.h"
+#include "run/run_lock.h"
+#include "run/snapshot.h"
+#include "run/snapshot_request.h"
+#include "train/process/interrupt.h"
+#include "train/process/log.h"
+#include "train/weights/committed_model.h"
+
+namespace penstock::train {
+namespace {
+
+using offload::WholeState;
+
+constexpr auto kAskAgain = std::chrono::milliseconds(50);
+
+/// The state of a run that agrees with its run.json.
+Result<WholeState> OpenToCopy(const RunInfo& info) {
+  PENSTOCK_ASSIGN(WholeState state, OpenCommitToCopy(info, offload::StateLock::kShared));
+  PENSTOCK_TRY(CheckInfo(info, state));
+  return state;
+}
+
+/// Asks the process that trains the run, and waits for its answer, or until the run can be had:
+/// then its lock.
+Result<std::optional<RunLock>> AskTrainer(const Folder& run, const std::string& run_uuid,
+                                          const std::string& name) {
+  PENSTOCK_ASSIGN(const SnapshotRequest request, SnapshotRequest::Make(run, run_uuid, name));
+  const Interrupt interrupt("penstock: taking the request back; interrupt again to quit at once");
+  while (!request.answered()) {
+    Result<RunLock> lock = RunLock::TryTake(run);
+    if (lock.ok() || interrupt.requested()) request.TakeBack();
+    // The training ended without having seen the request.
+    if (lock.ok()) return std::optional(*std::move(lock));
+    if (interrupt.requested()) {
+      return MakeError(ErrorCode::kCancelled,
+                       "interrupted: the request is taken back, unless the copy had begun");
+    }
+    std::this_thread::sleep_for(kAskAgain);
+  }
+  PENSTOCK_TRY(request.Answer());
+  return std::optional<RunLock>();
+}
+
+/// A snapshot, or why it is none.
+std::string Describe(const Folder& folder) {
+  const Result<RunInfo> info = ReadRunInfo(folder);
+  if (!info.ok()) return info.error().message;
+  const Result<WholeState> state = OpenToCopy(*info);
+  if (!state.ok()) return state.error().message;
+  return fmt::format("step {}  {}", state.value().commit().head.step, info->state.first());
+}
+
+/// Without a training: the lock is ours.
+Status TakeOfStoppedRun(const Folder& run, const std::string& name) {
+  PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(run));
+  PENSTOCK_ASSIGN(WholeState state, OpenToCopy(info));
+  if (!state.notice().empty()) LogNotice(state.notice());
+  const Interrupt interrupt("penstock: removing what was copied; interrupt again to quit at once");
+  const auto take = [&] {
+    return TakeSnapshot(
+        run, info, state, name, [&interrupt] { return interrupt.requested(); }, LogNotice);
+  };
+  Status taken = take();
+  if (!offload::MayUseOther(taken, state.commits())) return taken;
+  PENSTOCK_ASSIGN(const std::string left, offload::UseWholeCommit(state));
+  if (left.empty()) return taken;
+  LogNotice(left);
+  return take();
+}
+
+}  // namespace
+
+Result<std::string> RunSnapshot(const std::string& path, const std::string& name) {
+  PENSTOCK_TRY(CheckNewSnapshotName(name));
+  PENSTOCK_ASSIGN(const Folder run, OpenRun(path));
+  PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(run));
+  if (const std::optional<std::string> whole = RunOfSnapshot(run)) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "{} is a snapshot already; take one of {}, or copy it with penstock export",
+                     path, *whole);
+  }
+  PENSTOCK_TRY(CheckSnapshotNotTaken(run, name));
+  std::optional<RunLock> lock;
+  Result<RunLock> free = RunLock::TryTake(run);
+  if (free.ok()) {
+    lock = *std::move(free);
+  } else if (free.error().code == ErrorCode::kUnavailable) {
+    PENSTOCK_ASSIGN(lock, AskTrainer(run, info.run_uuid, name));
+  } else {
+    return free.error();
+  }
+  if (lock) PENSTOCK_TRY(TakeOfStoppedRun(run, name));
+  PENSTOCK_ASSIGN(const Folder folder, OpenSnapshot(run, name));
+  PENSTOCK_ASSIGN(const RunInfo kept, ReadRunInfo(folder));
+  PENSTOCK_ASSIGN(const WholeState state, OpenToCopy(kept));
+  return fmt::format("step {} of {} is kept as {}; go back to it with --resume-from {}\n",
+                     state.commit().head.step, path, name, name);
+}
+
+Result<std::string> RunSnapshots(const std::string& path) {
+  PENSTOCK_ASSIGN(const Folder run, OpenRun(path));
+  PENSTOCK_TRY(ReadRunInfo(run).status());
+  std::string text;
+  for (const std::string& name : Snapshots(run)) {
+    PENSTOCK_ASSIGN(const Folder folder, OpenSnapshot(run, name));
+    text += fmt::format("{:<24}{}\n", name, Describe(folder));
+  }
+  return text.empty() ? "no snapshots\n" : text;
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,61 @@
+#include "train/weights/committed_model.h"
+
+#include <fmt/ranges.h>
+
+#include <string>
+#include <vector>
+
+#include "offload/uuid.h"
+#include "run/committed_run.h"
+#include "run/run_identity.h"
+#include "train/models/registry.h"
+#include "train/process/log.h"
+
+namespace penstock::train {
+namespace {
+
+/// `uuid` is the state's, the others are the commit's.
+Status CheckInfoOf(const RunInfo& info, const std::string& uuid, uint64_t step,
+                   const std::string& json) {
+  PENSTOCK_TRY(CheckStateOf(info, uuid));
+  const std::string& state = info.state.first();
+  PENSTOCK_ASSIGN(const CommitTexts texts, ReadCommitTexts(json, step, state));
+  const Result<ParsedModel> model = ParseModel(info.model_json, "of run.json");
+  if (!model.ok()) {
+    return MakeError(ErrorCode::kCorruption,
+                     "run.json does not hold the model that step {} in {} was committed with: {}; "
+                     "put back what it said",
+                     step, state, model.error().message);
+  }
+  const std::vector<std::string> differences =
+      DifferencesFromRun(texts.identity, {.model = model->described.model->Identity(),
+                                          .data_order = info.data_order,
+                                          .seed = info.seed,
+                                          .sequence_length = info.sequence_length});
+  if (differences.empty()) return {};
+  return MakeError(ErrorCode::kCorruption,
+                   "run.json does not say what step {} in {} was committed with: {}; put back what "
+                   "it said",
+                   step, state, fmt::join(differences, "; "));
+}
+
+}  // namespace
+
+Status CheckInfo(const RunInfo& info, const zero::CommittedState& state) {
+  const zero::TrainState& train = state.train_state();
+  return CheckInfoOf(info, state.uuid(), train.step, train.run_json);
+}
+
+Status CheckInfo(const RunInfo& info, const offload::WholeState& state) {
+  const offload::CommitRecord& commit = state.commit();
+  return CheckInfoOf(info, offload::ToString(state.uuid()), commit.head.step, commit.json);
+}
+
+Result<std::unique_ptr<zero::CommittedState>> OpenCommit(const RunInfo& info) {
+  PENSTOCK_ASSIGN(auto state, OpenFiles(info.state));
+  PENSTOCK_TRY(CheckInfo(info, *state));
+  if (!state->notice().empty()) LogNotice(state->notice());
+  return state;
+}
+
+}  // namespace penstock::train
