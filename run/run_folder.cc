@@ -6,14 +6,12 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
 #include "base/check.h"
 #include "base/files.h"
-#include "base/strict_json.h"
 #include "run/doubted_commit.h"
 #include "run/numerics_files.h"
 #include "run/snapshot.h"
@@ -23,11 +21,7 @@ namespace penstock::train {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 
-/// Of run.json. Earlier programs refuse one that names the files of several ranks.
-constexpr int kOneRankVersion = 1;
-constexpr int kRanksVersion = 2;
 constexpr Bytes kCopied = 1_MiB;  // at once
 
 constexpr const char* kSummaryName = "summary.json";
@@ -64,56 +58,6 @@ Result<std::pair<Folder, bool>> FolderOfNewRun(const Folder& around, const std::
 void RemoveMade(const Folder& folder, const Folder& around, const std::string& name) {
   static_cast<void>(folder.RemoveFile(kLockName));
   static_cast<void>(around.RemoveFolder(name));
-}
-
-/// What JSON's reader would round or wrap is no number that a run wrote.
-Result<uint64_t> WholeOf(const nlohmann::json& json, const char* key, const Folder& run) {
-  const nlohmann::json& value = json.at(key);
-  if (value.is_number_unsigned()) return value.get<uint64_t>();
-  return DamagedInfo(
-      run, fmt::format("{} is {}, not a whole number of at most 64 bits", key, Excerpt(value)));
-}
-
-/// What can be read of run.json when it is an object of this version.
-Result<RunInfo> ParseInfo(const nlohmann::json& json, const Folder& run) {
-  RunInfo info;
-  info.version = json.at("program").get<std::string>();
-  PENSTOCK_ASSIGN(info.state, StateFilesFrom(json, run));
-  // Runs that were begun before it was kept: their snapshots have the state's UUID, unless the
-  // state was moved since.
-  info.run_uuid = json.value("run_uuid", info.state.uuid);
-  if (info.run_uuid.empty()) return DamagedInfo(run, "its run_uuid is empty");
-  for (const auto& entry : json.value("leftovers", nlohmann::json::array())) {
-    PENSTOCK_ASSIGN(StateFiles state, StateFilesFrom(entry, run));
-    info.leftovers.push_back(std::move(state));
-  }
-  if (json.contains("rows_from")) {
-    info.rows_from = json["rows_from"].get<std::string>();
-    const Status name = CheckSnapshotName(*info.rows_from);
-    if (!name.ok()) return DamagedInfo(run, name.error().message);
-  }
-  PENSTOCK_ASSIGN(info.seed, WholeOf(json, "seed", run));
-  info.device = json.at("device").get<std::string>();
-  PENSTOCK_ASSIGN(info.sequence_length, WholeOf(json, "sequence_length", run));
-  info.data_path = json.at("data").at("path").get<std::string>();
-  info.data_order = json.at("data").at("order").get<std::string>();
-  info.model_json = json.at("model").get<std::string>();
-  for (const auto& entry : json.value("changes", nlohmann::json::array())) {
-    PENSTOCK_ASSIGN(const uint64_t step, WholeOf(entry, "step", run));
-    info.changes.push_back(ChangeFrom(step, entry));
-  }
-  for (const auto& entry : json.value("skip_steps", nlohmann::json::array())) {
-    PENSTOCK_ASSIGN(const uint64_t first, WholeOf(entry, "first", run));
-    PENSTOCK_ASSIGN(const uint64_t last, WholeOf(entry, "last", run));
-    if (first == 0 || last < first || last > kLastStepNumber) {
-      return DamagedInfo(run, "no run passes over steps " + ToText(StepRange{first, last}));
-    }
-    info.skips.push_back({first, last});
-  }
-  if (json.contains("automatic")) {
-    PENSTOCK_ASSIGN(info.automatic, WholeOf(json, "automatic", run));
-  }
-  return info;
 }
 
 Error ExistsAlready(const std::string& path) {
@@ -272,36 +216,6 @@ Status RunFolder::CheckWhole() const {
   return watch_->Check();
 }
 
-Status WriteRunInfo(const Folder& run, const RunInfo& info) {
-  Json leftovers = Json::array();
-  bool one_rank = info.state.ranks.size() == 1;
-  for (const StateFiles& state : info.leftovers) {
-    PENSTOCK_ASSIGN(Json files, ToJson(state, run));
-    leftovers.push_back(std::move(files));
-    one_rank = one_rank && state.ranks.size() == 1;
-  }
-  PENSTOCK_ASSIGN(const Json state, ToJson(info.state, run));
-  Json json = {{"version", one_rank ? kOneRankVersion : kRanksVersion},
-               {"program", info.version},
-               {"run_uuid", info.run_uuid}};
-  json.update(state);
-  json.update({
-      {"leftovers", leftovers},
-      {"seed", info.seed},
-      {"device", info.device},
-      {"sequence_length", info.sequence_length},
-      {"data", {{"path", info.data_path}, {"order", info.data_order}}},
-      {"model", info.model_json},
-  });
-  if (info.rows_from) json["rows_from"] = *info.rows_from;
-  for (const RunChange& change : info.changes) json["changes"].push_back(ToJson(change));
-  for (const StepRange& range : info.skips) {
-    json["skip_steps"].push_back({{"first", range.first}, {"last", range.last}});
-  }
-  if (info.automatic) json["automatic"] = *info.automatic;
-  return WriteTextFile(run, kInfoName, json.dump(2) + "\n");
-}
-
 Result<bool> HasRows(const Folder& run) {
   PENSTOCK_ASSIGN(const FolderEntry rows, run.Look(kMetricsName));
   return rows.kind != FolderEntry::Kind::kNone;
@@ -364,17 +278,7 @@ Result<RunInfo> ReadRunInfo(const Folder& run) {
     return left ? NotBegun(run.path(), path) : NoRun(run.path(), path);
   }
   PENSTOCK_TRY(text.status());
-  PENSTOCK_ASSIGN(const nlohmann::json json, ParseJsonObject(*text, path, ErrorCode::kCorruption));
-  try {
-    const nlohmann::json& version = json.at("version");
-    if (version != kOneRankVersion && version != kRanksVersion) {
-      return MakeError(ErrorCode::kCorruption, "{}: version {} is not known to this program", path,
-                       version.dump());
-    }
-    return ParseInfo(json, run);
-  } catch (const nlohmann::json::exception& error) {
-    return DamagedInfo(run, JsonReason(error));
-  }
+  return ParseRunInfo(*text, run);
 }
 
 Result<RunInfo> ReadRunInfo(const std::string& path) {

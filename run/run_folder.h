@@ -19,36 +19,10 @@
 #include "base/unique_fd.h"
 #include "base/units.h"
 #include "run/metrics_file.h"
-#include "run/run_changes.h"
+#include "run/run_info.h"
 #include "run/run_lock.h"
-#include "run/skipped_steps.h"
-#include "run/state_files.h"
 
 namespace penstock::train {
-
-/// The contents of run.json.
-struct RunInfo {
-  std::string version;  ///< of the program that made it
-  /// The UUID of the run's first state, by which the run knows its snapshots: it stays when the
-  /// state is moved and has another.
-  std::string run_uuid;
-  StateFiles state;
-  /// States that are being moved, and that have no commit of this run: whatever exists of them has
-  /// to be removed.
-  std::vector<StateFiles> leftovers;
-  /// The snapshot that the state was moved back to, until metrics.jsonl holds its rows.
-  std::optional<std::string> rows_from;
-  std::string model_json;  ///< the model's config.json, verbatim
-  std::string data_path;   ///< absolute
-  std::string data_order;  ///< "shuffle", "sequential"
-  std::string device;      ///< "cpu", "cuda"
-  uint64_t seed = 0;
-  uint64_t sequence_length = 0;
-  std::vector<RunChange> changes;  ///< in the order in which they were made
-  std::vector<StepRange> skips;    ///< in the order of their steps
-  /// Of an automatic snapshot: which one it is of its run's, from 1.
-  std::optional<uint64_t> automatic;
-};
 
 class RunFolder {
  public:
@@ -117,14 +91,7 @@ Status CheckRows(const Folder& run, uint64_t step);
 /// Cuts the rows of a run back to those up to `step`; see MetricsWriter::Resume.
 Status CutRows(const Folder& run, uint64_t step, const std::string& row, const Notify& notify);
 
-inline constexpr const char* kInfoName = "run.json";
 inline constexpr const char* kMetricsName = "metrics.jsonl";
-/// The limit of the size of run.json, which holds a config.json.
-inline constexpr Bytes kLargestOwnText = 64_MiB;
-
-/// Writes run.json, durably.
-Status WriteRunInfo(const Folder& run, const RunInfo& info);
-
 /// Reads run.json. Errors: kNotFound if `run` is not a run, kCorruption if it cannot be read.
 Result<RunInfo> ReadRunInfo(const Folder& run);
 Result<RunInfo> ReadRunInfo(const std::string& path);
