@@ -23,7 +23,7 @@
 namespace penstock::train {
 namespace {
 
-constexpr mode_t kMode = 0644;
+constexpr mode_t kCurveMode = 0644;
 constexpr const char* kPrefix = "Train_Samples_";
 
 std::optional<double> InMilliseconds(const std::optional<double>& seconds) {
@@ -190,7 +190,7 @@ Status CsvMonitor::CheckFree(const config::Config& config) {
 
 Result<CsvMonitor> CsvMonitor::Create(const config::Config& config) {
   PENSTOCK_TRY(CheckFree(config));
-  return Resume(config, {});
+  return Resume(config, {}, [](const std::string&) {});  // there are no lines to miss
 }
 
 Result<CsvMonitor> CsvMonitor::Resume(const config::Config& config, const Position& position,
@@ -205,7 +205,7 @@ Result<CsvMonitor> CsvMonitor::Resume(const config::Config& config, const Positi
   std::optional<std::string> incomplete;
   for (const Curve* curve : CurvesOf(config)) {
     const std::string name = FileName(curve->name);
-    PENSTOCK_ASSIGN(UniqueFd fd, folder.OpenFile(name, O_WRONLY | O_CREAT | O_APPEND, kMode));
+    PENSTOCK_ASSIGN(UniqueFd fd, folder.OpenFile(name, O_WRONLY | O_CREAT | O_APPEND, kCurveMode));
     PENSTOCK_ASSIGN(const KeptLines kept, ReadLines(folder, curve->name, position.samples));
     if (::ftruncate(fd.get(), kept.end) != 0) {
       return ErrnoError(errno, "cutting " + folder.PathOf(name));

@@ -111,6 +111,9 @@ Result<ResumePoint> OpenCommit(const Origin& origin, const OpenState& open, cons
   }
   PENSTOCK_TRY(info.status());
   point.info = *std::move(info);
+  PENSTOCK_TRY(CheckIsOfTrain(
+      point.info, origin.folder.path(),
+      fmt::format("the program that made it resumes it, with run=\"{}\"", origin.folder.path())));
   const StateFiles& files = point.info.state;
   auto state = open(files);
   const bool nothing = !state.ok() && NothingIsThere(files.all());

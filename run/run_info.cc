@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <utility>
 
+#include "base/check.h"
 #include "base/files.h"
 #include "base/strict_json.h"
 #include "run/snapshot.h"
@@ -12,7 +15,12 @@
 namespace penstock::train {
 namespace {
 
+namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
+
+/// The key that only the package's run.json has, with the version of its format.
+constexpr const char* kPackageKey = "penstock_run";
+constexpr int kPackageVersion = 1;
 
 /// Of run.json. Earlier programs refuse one that names the files of several ranks.
 constexpr int kOneRankVersion = 1;
@@ -68,9 +76,53 @@ Result<RunInfo> ParseInfo(const nlohmann::json& json, const Folder& run) {
   return info;
 }
 
+Error UnknownVersion(const Folder& run, const nlohmann::json& version) {
+  return MakeError(ErrorCode::kCorruption,
+                   "{}: version {} is not known to this program; use the one that wrote it",
+                   run.PathOf(kInfoName), Excerpt(version));
+}
+
+/// Where a file of a run of the package is now. One that was moved or copied has its files in its
+/// own folders, if anywhere.
+std::string Found(const std::string& path, const RunInfo& info, const Folder& run, bool moved) {
+  std::error_code ignored;
+  if (!moved && fs::exists(path, ignored)) return path;
+  const fs::path name = fs::path(path).filename();
+  if (fs::exists(run.path() / name, ignored)) return run.path() / name;
+  for (const std::string& folder : info.folders) {
+    if (!moved && fs::exists(folder / name, ignored)) return folder / name;
+  }
+  return path;
+}
+
+/// The run.json of the package (docs/pytorch_runs.md).
+Result<RunInfo> ParsePackageInfo(const nlohmann::json& json, const Folder& run) {
+  if (json.at(kPackageKey) != kPackageVersion) return UnknownVersion(run, json.at(kPackageKey));
+  RunInfo info;
+  const auto kind = json.at("kind").get<std::string>();
+  if (kind != "optimizer" && kind != "module") {
+    return DamagedInfo(run, fmt::format("its kind is {}", Excerpt(json.at("kind"))));
+  }
+  info.kind = kind == "module" ? RunKind::kModule : RunKind::kOptimizer;
+  info.run_uuid = json.at("id").get<std::string>();
+  if (info.run_uuid.empty()) return DamagedInfo(run, "its id is empty");
+  info.folders = json.at("folders").get<std::vector<std::string>>();
+  const nlohmann::json& state = json.at("state");
+  if (state.is_null()) {
+    return MakeError(ErrorCode::kNotFound, "{} has no commit yet", run.path());
+  }
+  PENSTOCK_ASSIGN(
+      info.state,
+      StateFilesFrom({{"state_uuid", state.at("uuid")}, {"state_paths", state.at("paths")}}, run));
+  const bool moved = json.value("place", run.path()) != run.path();
+  for (std::string& path : info.state.ranks.front().paths) path = Found(path, info, run, moved);
+  return info;
+}
+
 }  // namespace
 
 Status WriteRunInfo(const Folder& run, const RunInfo& info) {
+  PENSTOCK_CHECK(info.kind == RunKind::kTrain);
   Json leftovers = Json::array();
   bool one_rank = info.state.ranks.size() == 1;
   for (const StateFiles& state : info.leftovers) {
@@ -101,18 +153,36 @@ Status WriteRunInfo(const Folder& run, const RunInfo& info) {
 }
 
 Result<RunInfo> ParseRunInfo(const std::string& text, const Folder& run) {
-  const std::string path = run.PathOf(kInfoName);
-  PENSTOCK_ASSIGN(const nlohmann::json json, ParseJsonObject(text, path, ErrorCode::kCorruption));
+  PENSTOCK_ASSIGN(const nlohmann::json json,
+                  ParseJsonObject(text, run.PathOf(kInfoName), ErrorCode::kCorruption));
   try {
+    if (json.contains(kPackageKey)) return ParsePackageInfo(json, run);
     const nlohmann::json& version = json.at("version");
     if (version != kOneRankVersion && version != kRanksVersion) {
-      return MakeError(ErrorCode::kCorruption, "{}: version {} is not known to this program", path,
-                       version.dump());
+      return UnknownVersion(run, version);
     }
     return ParseInfo(json, run);
   } catch (const nlohmann::json::exception& error) {
     return DamagedInfo(run, JsonReason(error));
   }
+}
+
+const char* ToString(RunKind kind) {
+  switch (kind) {
+    case RunKind::kTrain:
+      return "penstock train";
+    case RunKind::kOptimizer:
+      return "the Python package (optimizer)";
+    case RunKind::kModule:
+      return "the Python package (module)";
+  }
+  return "?";
+}
+
+Status CheckIsOfTrain(const RunInfo& info, const std::string& run, const std::string& instead) {
+  if (info.kind == RunKind::kTrain) return {};
+  return MakeError(ErrorCode::kInvalidArgument, "{} is a run of {}: {}", run, ToString(info.kind),
+                   instead);
 }
 
 }  // namespace penstock::train

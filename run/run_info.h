@@ -21,8 +21,16 @@ inline constexpr const char* kInfoName = "run.json";
 /// The limit of the size of run.json, which holds a config.json.
 inline constexpr Bytes kLargestOwnText = 64_MiB;
 
+/// The front end that trains a run. No other one resumes it.
+enum class RunKind {
+  kTrain,      ///< penstock train
+  kOptimizer,  ///< the Python package; parameters are the caller's
+  kModule      ///< the Python package; parameters are penstock's
+};
+
 /// The contents of run.json.
 struct RunInfo {
+  RunKind kind = RunKind::kTrain;
   std::string version;  ///< of the program that made it
   /// The UUID of the run's first state, by which the run knows its snapshots: it stays when the
   /// state is moved and has another.
@@ -33,6 +41,9 @@ struct RunInfo {
   std::vector<StateFiles> leftovers;
   /// The snapshot that the state was moved back to, until metrics.jsonl holds its rows.
   std::optional<std::string> rows_from;
+  /// Of a run of the package: where its state files may lie.
+  std::vector<std::string> folders;
+  // What follows is empty in a run of the package.
   std::string model_json;  ///< the model's config.json, verbatim
   std::string data_path;   ///< absolute
   std::string data_order;  ///< "shuffle", "sequential"
@@ -45,10 +56,16 @@ struct RunInfo {
   std::optional<uint64_t> automatic;
 };
 
-/// Writes run.json, durably.
+/// Writes run.json, durably. Precondition: a run of kTrain.
 Status WriteRunInfo(const Folder& run, const RunInfo& info);
 
-/// Returns what the text of the run.json in `run` says. Errors: kCorruption.
+/// Returns what the text of the run.json in `run` says. Errors: kCorruption; kNotFound for a run of
+/// the package that has no commit yet.
 Result<RunInfo> ParseRunInfo(const std::string& text, const Folder& run);
+
+/// "penstock train", "the Python package (optimizer)", "the Python package (module)".
+const char* ToString(RunKind kind);
+/// Refuses a run of the package. Errors: kInvalidArgument, with `instead`: what to do.
+Status CheckIsOfTrain(const RunInfo& info, const std::string& run, const std::string& instead);
 
 }  // namespace penstock::train

@@ -217,7 +217,12 @@ Result<CleanPlan> PlanClean(const std::string& path) {
   // Before anything is said of a lock: is it a run?
   PENSTOCK_ASSIGN(const Folder given, OpenRun(path));
   PENSTOCK_ASSIGN(const bool not_begun, EndedAtItsBeginning(given));
-  if (!not_begun) PENSTOCK_TRY(ReadRunInfo(given).status());
+  if (!not_begun) {
+    PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(given));
+    PENSTOCK_TRY(CheckIsOfTrain(info, path,
+                                fmt::format("remove it by hand, with the folders of its state: {}",
+                                            fmt::join(info.folders, ", "))));
+  }
   PENSTOCK_ASSIGN(RunLock lock, RunLock::Take(given));
   std::error_code error;
   const std::string canonical = fs::canonical(path, error).string();

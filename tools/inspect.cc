@@ -339,8 +339,10 @@ Result<InspectOutcome> RunInspect(const std::string& path) {
        {check.damages.begin() + static_cast<ptrdiff_t>(check.in_heads), check.damages.end()}}};
   AddState(state, lines);
   AddChanges(info, state.train_state().step, lines);
-  lines.Add("data", fmt::format("{} ({}, sequence length {})", info.data_path, info.data_order,
-                                info.sequence_length));
+  if (info.kind != RunKind::kTrain) lines.Add("run of", ToString(info.kind));
+  if (info.kind == RunKind::kTrain)
+    lines.Add("data", fmt::format("{} ({}, sequence length {})", info.data_path, info.data_order,
+                                  info.sequence_length));
   lines.Add("read", fmt::format("{} at {:.2f} GB/s", ToString(check.read),
                                 static_cast<double>(check.read.value) / seconds / 1e9));
   AddValues(check.values, lines);

@@ -85,6 +85,8 @@ Result<std::string> RunSnapshot(const std::string& path, const std::string& name
   PENSTOCK_TRY(CheckNewSnapshotName(name));
   PENSTOCK_ASSIGN(const Folder run, OpenRun(path));
   PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(run));
+  PENSTOCK_TRY(
+      CheckIsOfTrain(info, path, "its own program takes snapshots: call snapshot(FOLDER)"));
   if (const std::optional<std::string> whole = RunOfSnapshot(run)) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "{} is a snapshot already; take one of {}, or copy it with penstock export",

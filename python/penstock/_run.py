@@ -94,6 +94,7 @@ def read_run(folder: PathLike) -> dict[str, Any]:
     Raises:
         NotFoundError: there is none.
         CorruptionError: it is not a run.json of this version.
+        InvalidArgumentError: it is a run of ``penstock train``.
     """
     path = pathlib.Path(folder) / "run.json"
     try:
@@ -101,6 +102,11 @@ def read_run(folder: PathLike) -> dict[str, Any]:
     except OSError as error:
         raise explained(error, f"{path} cannot be read") from None
     said = parse_json(text, path)
+    if isinstance(said, dict) and "penstock_run" not in said and "version" in said:
+        raise InvalidArgumentError(
+            f"penstock: {folder} is a run of penstock train, which resumes it with --resume; name "
+            "another folder"
+        )
     if not isinstance(said, dict) or said.get("penstock_run") != VERSION:
         raise CorruptionError(
             f"penstock: {path} is no run of version {VERSION}; use the release that wrote it"
@@ -249,6 +255,8 @@ class Run:
             if folder is None:
                 remove_abandoned(nvme[0])
             _check_not_foreign(path)
+            if (path / "run.json").exists():
+                read_run(path)  # nothing is made in a folder that is no run of the package
             _check_no_orphan(path, nvme)
             path.mkdir(parents=True, exist_ok=True)
             lock = _Lock(path)

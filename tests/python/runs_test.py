@@ -163,6 +163,14 @@ class RunsKeepWhatBelongsToThem(OptimizerTest):
         run.close()
         return str(run.folder), file
 
+    def test_a_run_of_penstock_train_is_refused_by_what_it_is_and_left_alone(self) -> None:
+        os.mkdir(self.named)
+        info = pathlib.Path(self.named, "run.json")
+        info.write_text('{"version": 1, "program": "0.1.0", "run_uuid": "aa"}')
+        with self.assertRaisesRegex(InvalidArgumentError, "is a run of penstock train, which"):
+            Run.open(self.named)
+        self.assertEqual(os.listdir(self.named), ["run.json"])
+
     def test_a_run_that_is_opened_by_a_link_keeps_its_files(self) -> None:
         _, file = self.committed("real/run")
         link = os.path.join(self.folder, "link")

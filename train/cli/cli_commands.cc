@@ -48,9 +48,11 @@ Result<std::string> RunExport(const ExportCommand& command) {
       "penstock: removing what was exported so far; interrupt again to quit at once");
   ExportOptions options;
   options.folder = command.to;
-  PENSTOCK_ASSIGN(const ParsedModel model, ParseModel(info.model_json, "of run.json"));
-  options.family = model.family;
-  options.config_json = info.model_json;
+  if (info.kind == RunKind::kTrain) {
+    PENSTOCK_ASSIGN(const ParsedModel model, ParseModel(info.model_json, "of run.json"));
+    options.family = model.family;
+    options.config_json = info.model_json;
+  }
   options.dtype = command.dtype;
   options.stop_requested = [&interrupt] { return interrupt.requested(); };
   Result<ExportReport> exported = ExportModel(*state, options);

@@ -49,6 +49,9 @@ struct Origin {
 Result<Origin> ReadOrigin(const Folder& of, const std::optional<std::string>& snapshot) {
   Origin origin{.snapshot = snapshot};
   PENSTOCK_ASSIGN(origin.info, ReadRunInfo(of));
+  PENSTOCK_TRY(CheckIsOfTrain(origin.info, of.path(),
+                              "its model and data are that program's, so its steps cannot be "
+                              "computed again here"));
   PENSTOCK_ASSIGN(const std::unique_ptr<zero::CommittedState> state, OpenFiles(origin.info.state));
   PENSTOCK_ASSIGN(const std::string left, offload::UseWholeCommit(*state));
   if (!left.empty()) LogNotice(left);

@@ -18,6 +18,7 @@ namespace {
 Status CheckInfoOf(const RunInfo& info, const std::string& uuid, uint64_t step,
                    const std::string& json) {
   PENSTOCK_TRY(CheckStateOf(info, uuid));
+  if (info.kind != RunKind::kTrain) return {};  // its run.json says nothing of the training
   const std::string& state = info.state.first();
   PENSTOCK_ASSIGN(const CommitTexts texts, ReadCommitTexts(json, step, state));
   const Result<ParsedModel> model = ParseModel(info.model_json, "of run.json");

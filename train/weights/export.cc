@@ -47,6 +47,10 @@ const char* TorchName(DType dtype) {
   return "?";
 }
 
+std::string StoredName(const std::string& name, const ModelFamily* family) {
+  return family == nullptr ? name : family->names().Stored(name);
+}
+
 /// Tensors in the order of the flat index, each in the first file that has room when it is the last
 /// one.
 std::vector<Shard> PlanShards(const offload::ModelLayout& layout, const ExportOptions& options) {
@@ -62,7 +66,7 @@ std::vector<Shard> PlanShards(const offload::ModelLayout& layout, const ExportOp
       }
       used += size;
       shards.back().tensors.push_back({static_cast<zero::ModuleId>(m), t,
-                                       options.family->names().Stored(tensors[t].name),
+                                       StoredName(tensors[t].name, options.family),
                                        tensors[t].shape, tensors[t].elements});
     }
   }
@@ -226,7 +230,10 @@ Status Exporter::CheckRange(const ExportTensor& tensor, uint64_t begin,
 }  // namespace
 
 Result<ExportReport> ExportModel(zero::CommittedState& state, const ExportOptions& options) {
-  PENSTOCK_ASSIGN(const std::string config, MakeConfig(options));
+  std::optional<std::string> config;
+  if (options.family != nullptr) {
+    PENSTOCK_ASSIGN(config, MakeConfig(options));
+  }
   const std::vector<Shard> shards = PlanShards(state.model(), options);
   ExportReport report;
   for (const Shard& shard : shards) {
@@ -250,7 +257,7 @@ Result<ExportReport> ExportModel(zero::CommittedState& state, const ExportOption
     PENSTOCK_TRY(
         write_text("model.safetensors.index.json", MakeIndex(shards, report.tensor_bytes)));
   }
-  PENSTOCK_TRY(write_text("config.json", config));
+  if (config) PENSTOCK_TRY(write_text("config.json", *config));
   report.files = folder.Keep();
   report.faults = exporter.TakeFaults();
   return report;

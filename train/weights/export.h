@@ -20,9 +20,10 @@
 namespace penstock::train {
 
 struct ExportOptions {
-  std::string folder;                   ///< created with its parents if it is missing
-  const ModelFamily* family = nullptr;  ///< of the model
-  std::string config_json;              ///< the model's config.json as it was read
+  std::string folder;  ///< created with its parents if it is missing
+  /// Of the model. None: tensors keep their names, and no config.json is written.
+  const ModelFamily* family = nullptr;
+  std::string config_json;  ///< the model's config.json as it was read, with a family
   DType dtype = DType::kFloat32;
   /// The largest safetensors file, not counting its header; a tensor above it has a file of its
   /// own. One file is "model.safetensors"; several are numbered and have
