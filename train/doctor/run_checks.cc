@@ -191,7 +191,10 @@ Check SkippedCheck(const RunRecord& facts) {
 Result<RunRecord> ReadRunRecord(const std::string& run) {
   PENSTOCK_ASSIGN(const Folder folder, OpenRun(run));
   PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(folder));
-  RunRecord facts{.run = run, .device = info.device, .place = PlaceOf(info.state, OwnHost())};
+  RunRecord facts{.run = run,
+                  .kind = info.kind,
+                  .device = info.device,
+                  .place = PlaceOf(info.state, OwnHost())};
   TakeSummary(ReadObject(folder, "summary.json"), &facts);
   facts.stop = TextAt(ReadObject(folder, kBlackBoxName), "stop");
   PENSTOCK_TRY(TakeRows(folder, &facts));
@@ -199,6 +202,11 @@ Result<RunRecord> ReadRunRecord(const std::string& run) {
 }
 
 Checks RunChecks(const RunRecord& facts, const std::optional<double>& gbps) {
+  if (facts.kind != RunKind::kTrain) {
+    return {OkCheck("run", fmt::format("of {}, which writes no rows: what bounded its steps is not "
+                                       "known",
+                                       ToString(facts.kind)))};
+  }
   const DriveNeed need = facts.simulated
                              ? SimulatedNeed(facts.figures, facts.place, *facts.simulated)
                              : MeasuredNeed(facts.figures, facts.place, gbps);

@@ -9,6 +9,7 @@
 
 #include "aio/aio.h"
 #include "base/result.h"
+#include "run/run_info.h"
 #include "train/doctor/check.h"
 #include "train/doctor/run_place.h"
 #include "train/doctor/step_bound.h"
@@ -18,6 +19,7 @@ namespace penstock::train {
 /// What was read of a run.
 struct RunRecord {
   std::string run;
+  RunKind kind = RunKind::kTrain;
   std::string device;    ///< "cpu (AMD EPYC, 2 cores)"; "cpu" without a summary
   std::string engine;    ///< that did the I/O; empty: not known
   RunPlace place;        ///< of its state
