@@ -77,7 +77,8 @@ class PackageRunTest(harness.PenstockTest):
                             self.write("config.json", self.conf), "--out", self.run_folder, "--resume",
                             "--device-memory", "1GiB", "--steps", "9", code=2,
                             says="the program that made it resumes it, with run=")
-        self.assert_refused("replay", self.run_folder, code=2, says="its model and data are that program's")
+        self.assert_refused("replay", self.run_folder, "--from", "1", "--to", "2", code=2,
+                            says="its model and data are that program's")
         self.assert_refused("clean", self.run_folder, "--yes", code=2, says="remove it by hand, with "
                             f"the folders of its state: {self.nvme}")
         self.assert_refused("snapshot", self.run_folder, "name", code=2, says="call snapshot(FOLDER)")
