@@ -173,6 +173,19 @@ Result<File> File::OpenBoth(const std::string& path, const OpenOptions& options)
   return file;
 }
 
+Result<File> File::Reopen(int fd, const std::string& path, bool writable) {
+  Result<File> file =
+      OpenBoth(fmt::format("/proc/self/fd/{}", fd), {.writable = writable, .direct = true});
+  if (file.ok()) {
+    file->path_ = path;
+    return file;
+  }
+  // No O_DIRECT, or no /proc.
+  UniqueFd same(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  if (!same.valid()) return ErrnoError(errno, fmt::format("opening {} once more", path));
+  return Adopt(std::move(same), path, 1_B);
+}
+
 File File::Adopt(UniqueFd fd, std::string name, Bytes alignment) {
   PENSTOCK_CHECK(alignment.value > 0);
   File file;

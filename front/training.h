@@ -116,7 +116,7 @@ class Training {
   Status Build();
   Status BuildInbox();
   Status Continue(std::unique_ptr<zero::CommittedState> from);
-  Status MoveFrom(zero::CommittedState& from);
+  Status MoveFrom(const zero::CommittedState& from);
   void GoOnFrom(const zero::TrainState& counts);
   offload::Schedule PlanSchedule(const zero::StepOrder& order) const;
   Status CheckReady();

@@ -123,14 +123,15 @@ void Training::GoOnFrom(const zero::TrainState& counts) {
   continued_ = std::exchange(counts_.run_json, {});
 }
 
-Status Training::MoveFrom(zero::CommittedState& from) {
+Status Training::MoveFrom(const zero::CommittedState& from) {
   if (!plan_.layout.model.HasTensorsOf(from.model())) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "the commit in {} has other tensors, dtypes, groups or optimizer states than "
                      "this model; continue it with the model and the rule that made it",
                      plan_.continue_from.front());
   }
-  PENSTOCK_TRY(states().FillTiles(zero::FillFromState(plan_.layout, from), /*at_once=*/false));
+  PENSTOCK_ASSIGN(const zero::TileFill fill, zero::FillFromState(plan_.layout, from));
+  PENSTOCK_TRY(states().FillTiles(fill));
   GoOnFrom(from.train_state());
   zero::TrainState counts = counts_;
   counts.run_json = *continued_;

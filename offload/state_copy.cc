@@ -1,27 +1,17 @@
 #include "offload/state_copy.h"
 
-#include <fcntl.h>
-#include <linux/fs.h>
-#include <sys/ioctl.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <map>
 #include <optional>
 #include <span>
 #include <utility>
 
 #include "base/check.h"
-#include "base/file_lock.h"
-#include "base/folder.h"
 #include "base/for_each_index.h"
 #include "base/mutex.h"
-#include "base/unique_fd.h"
-#include "offload/state_names.h"
-#include "offload/state_path.h"
+#include "offload/copy_target.h"
+#include "offload/tile_reads.h"
+#include "offload/tile_rooms.h"
 
 namespace penstock::offload {
 namespace {
@@ -31,121 +21,20 @@ namespace {
 constexpr size_t kMaxCopyThreads = 4;
 constexpr Bytes kMaxCopyMemory = 64_MiB;  // or one tile
 
-/// A file that is being written under its UnfinishedCopy name, and locked; without Finish nothing
-/// is left.
-class Target {
- public:
-  static Result<Target> Create(const std::string& path) {
-    const auto [parent, name] = SplitPath(path);
-    PENSTOCK_ASSIGN(Folder folder, Folder::Open(parent));
-    PENSTOCK_ASSIGN(UniqueFd fd,
-                    folder.OpenFile(UnfinishedCopy(name), O_RDWR | O_CREAT | O_EXCL, 0600));
-    Target target(std::move(folder), name, std::move(fd));
-    PENSTOCK_TRY(LockFile(target.fd_.get(), true, target.temporary()));
-    return target;
-  }
-  Target(Target&& other) noexcept
-      : folder_(std::move(other.folder_)),
-        name_(std::move(other.name_)),
-        fd_(std::move(other.fd_)),
-        finished_(std::exchange(other.finished_, true)) {}
-  Target& operator=(Target&&) = delete;
-  ~Target() {
-    if (finished_) return;
-    const Result<FileId> own = IdOf(fd_.get(), temporary());
-    if (own.ok()) static_cast<void>(folder_.RemoveFile(UnfinishedCopy(name_), *own));
-  }
-
-  /// Gives blocks back, where the file system can; the bytes are zeros then.
-  Status PunchHole(FileOffset offset, Bytes size) {
-    int result = 0;
-    do {
-      result = ::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                           static_cast<off_t>(offset.value), static_cast<off_t>(size.value));
-    } while (result != 0 && errno == EINTR);
-    if (result == 0 || errno == EOPNOTSUPP) return {};
-    return ErrnoError(errno, fmt::format("freeing {} of {}", ToString(size), path()));
-  }
-  /// Whether the file system did it.
-  bool Clone(int from) { return ::ioctl(fd_.get(), FICLONE, from) == 0; }
-
-  std::string path() const { return folder_.PathOf(name_); }
-  Result<dev_t> FileSystem() const {
-    struct stat info {};
-    if (::fstat(fd_.get(), &info) != 0) return ErrnoError(errno, "looking at " + temporary());
-    return info.st_dev;
-  }
-  /// Of its file system.
-  Result<Bytes> Free() const {
-    struct statvfs drive {};
-    if (::fstatvfs(fd_.get(), &drive) != 0) return ErrnoError(errno, "looking at " + temporary());
-    return Bytes{drive.f_frsize} * drive.f_bavail;
-  }
-  /// Where the file system can; elsewhere the writes will tell.
-  Status Reserve(FileOffset offset, Bytes size) {
-    int result = 0;
-    do {
-      result = ::fallocate(fd_.get(), 0, static_cast<off_t>(offset.value),
-                           static_cast<off_t>(size.value));
-    } while (result != 0 && errno == EINTR);
-    if (result == 0 || errno == EOPNOTSUPP) return {};
-    return ErrnoError(errno, fmt::format("reserving {} for {}", ToString(size), path()));
-  }
-
-  Status Resize(Bytes size) {
-    if (::ftruncate(fd_.get(), static_cast<off_t>(size.value)) == 0) return {};
-    return ErrnoError(errno, "sizing " + temporary());
-  }
-
-  /// Threads: any, each with other bytes of the file.
-  Status Write(FileOffset offset, std::span<const std::byte> bytes) const {
-    while (!bytes.empty()) {
-      const ssize_t n =
-          ::pwrite(fd_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset.value));
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) {
-        return ErrnoError(errno, fmt::format("writing {} at offset {}", temporary(), offset.value));
-      }
-      bytes = bytes.subspan(static_cast<size_t>(n));
-      offset = offset + Bytes{static_cast<uint64_t>(n)};
-    }
-    return {};
-  }
-
-  Status Sync() {
-    if (::fdatasync(fd_.get()) == 0) return {};
-    return ErrnoError(errno, "synchronising " + temporary());
-  }
-
-  /// Gives a synchronised file its name.
-  Status Finish() {
-    PENSTOCK_TRY(folder_.Rename(UnfinishedCopy(name_), name_));
-    finished_ = true;
-    return folder_.Sync();
-  }
-
- private:
-  Target(Folder folder, std::string name, UniqueFd fd)
-      : folder_(std::move(folder)), name_(std::move(name)), fd_(std::move(fd)) {}
-  std::string temporary() const { return UnfinishedCopy(path()); }
-
-  Folder folder_;
-  std::string name_;
-  UniqueFd fd_;
-  bool finished_ = false;
-};
-
 /// The copy of one rank's files.
 class RankCopy {
  public:
   /// A part of one of the files.
   struct Range {
-    Target* file;
+    CopyTarget* file;
     FileOffset offset;
     Bytes size;
   };
 
-  RankCopy(const StateReader& from, std::vector<Target> to) : from_(from), to_(std::move(to)) {}
+  RankCopy(const StateReader& from, std::vector<CopyTarget> to) : from_(from), to_(std::move(to)) {}
+
+  const ShardLayout& layout() const { return from_.layout(); }
+  size_t paths() const { return to_.size(); }
 
   /// Whether the file system did it, for all files.
   bool Clone() {
@@ -164,8 +53,9 @@ class RankCopy {
   }
   /// Adds all that will be written: heads and commit places, and the tiles' parts.
   void AddRanges(std::vector<Range>& ranges);
-  Status CopyTiles(const std::function<bool()>& stop_requested);
-  Status CopyTile(TileId tile);
+  /// Reads, verifies and writes all tiles, on as many threads as there are rooms.
+  Status CopyTiles(const Engines& engines, TileRooms& rooms,
+                   const std::function<bool()>& stop_requested);
   /// Writes heads and the commit, after everything that they name.
   Status WriteHeads();
   /// Removes from a clone what stands in the other commit place: the original may have a newer
@@ -173,7 +63,7 @@ class RankCopy {
   /// write them, and what a clone shares with it takes new blocks to write.
   Status EraseOther();
   Status Sync() {
-    for (Target& file : to_) PENSTOCK_TRY(file.Sync());
+    for (CopyTarget& file : to_) PENSTOCK_TRY(file.Sync());
     return {};
   }
   /// Path 0 comes last: if it exists, all do.
@@ -185,10 +75,12 @@ class RankCopy {
  private:
   size_t PathOf(TileId tile) const { return from_.header().tiles[Index(tile)].path; }
 
+  Status WriteTile(TileId tile, const TileParts& parts, aio::Engine& engine,
+                   const aio::File& file) const;
   Status FreeOtherSlots();
 
   const StateReader& from_;
-  std::vector<Target> to_;  ///< by path
+  std::vector<CopyTarget> to_;  ///< by path
 };
 
 void RankCopy::AddRanges(std::vector<Range>& ranges) {
@@ -200,7 +92,7 @@ void RankCopy::AddRanges(std::vector<Range>& ranges) {
   }
   const ShardLayout& layout = from_.layout();
   for (const TileId tile : layout.Tiles()) {
-    Target* const file = &to_[PathOf(tile)];
+    CopyTarget* const file = &to_[PathOf(tile)];
     ranges.push_back({file, from_.OffsetOf(Part::kWeight, tile),
                       AlignUp(layout.WeightBytes(tile), kStateAlignment)});
     const Bytes record = AlignUp(layout.RecordBytes(tile), kStateAlignment);
@@ -209,30 +101,46 @@ void RankCopy::AddRanges(std::vector<Range>& ranges) {
   }
 }
 
-Status RankCopy::CopyTiles(const std::function<bool()>& stop_requested) {
-  const ShardLayout& layout = from_.layout();
-  const Bytes largest = layout.largest_weight() + layout.largest_record();
-  const size_t threads =
-      std::clamp<size_t>(kMaxCopyMemory / std::max(largest, 1_B), 1, kMaxCopyThreads);
+Status RankCopy::CopyTiles(const Engines& engines, TileRooms& rooms,
+                           const std::function<bool()>& stop_requested) {
+  std::vector<aio::File> files;
+  for (const CopyTarget& target : to_) {
+    PENSTOCK_ASSIGN(aio::File file, target.Reopen());
+    files.push_back(std::move(file));
+  }
+  // Declared last: whatever ends this function, the engines are done with files and rooms before.
+  PENSTOCK_ASSIGN(const auto reads, TileReads::Open(from_, engines));
   Mutex asking;
-  return ForEachIndex(layout.tiles.size(), static_cast<int>(threads), [&](size_t i) -> Status {
+  const auto threads = static_cast<int>(rooms.count());
+  return ForEachIndex(layout().tiles.size(), threads, [&](size_t i) -> Status {
     {
       MutexLock lock(asking);
       if (stop_requested()) {
         return MakeError(ErrorCode::kCancelled, "interrupted: nothing is copied");
       }
     }
-    return CopyTile(TileId{static_cast<uint32_t>(i)});
+    const TileId tile{static_cast<uint32_t>(i)};
+    const TileRooms::Lease room(rooms);
+    const TileParts parts = PartsIn(room.memory(), layout(), tile);
+    PENSTOCK_TRY(reads->Read(tile, parts));
+    return WriteTile(tile, parts, *engines[PathOf(tile)], files[PathOf(tile)]);
   });
 }
 
-/// Verified between reading and writing. Threads: any, each with other tiles.
-Status RankCopy::CopyTile(TileId tile) {
-  StateReader::TileBytes bytes;
-  PENSTOCK_TRY(from_.ReadTile(tile, bytes));
-  const Target& file = to_[PathOf(tile)];
-  PENSTOCK_TRY(file.Write(from_.OffsetOf(Part::kWeight, tile), bytes.weight));
-  return file.Write(from_.OffsetOf(Part::kRecord, tile), bytes.record);
+/// Threads: any, each with other tiles.
+Status RankCopy::WriteTile(TileId tile, const TileParts& parts, aio::Engine& engine,
+                           const aio::File& file) const {
+  const auto write = [&](Part part, std::span<std::byte> bytes) {
+    return engine.Submit({.operation = aio::Operation::kWrite,
+                          .file = &file,
+                          .offset = from_.OffsetOf(part, tile),
+                          .buffer = bytes,
+                          .priority = aio::Priority::kWriteBack});
+  };
+  PartTickets writes;
+  writes.weight = write(Part::kWeight, parts.weight);
+  if (!parts.record.empty()) writes.record = write(Part::kRecord, parts.record);
+  return writes.Wait();
 }
 
 Status RankCopy::WriteHeads() {
@@ -284,8 +192,9 @@ Status RankCopy::FreeOtherSlots() {
 
 class Copier {
  public:
-  Copier(std::vector<RankCopy> ranks, const std::function<bool()>& stop_requested)
-      : ranks_(std::move(ranks)), stop_requested_(stop_requested) {}
+  Copier(std::vector<RankCopy> ranks, const std::function<bool()>& stop_requested,
+         const aio::EngineOptions& io)
+      : ranks_(std::move(ranks)), stop_requested_(stop_requested), io_(io) {}
 
   Status Run() {
     PENSTOCK_TRY(Fill());
@@ -315,8 +224,16 @@ class Copier {
     for (const RankCopy::Range& range : ranges) {
       PENSTOCK_TRY(range.file->Reserve(range.offset, range.size));
     }
+    Bytes room;
+    size_t paths = 0;
+    for (const RankCopy& rank : ranks_) {
+      room = std::max(room, TileRoom(rank.layout()));
+      paths = std::max(paths, rank.paths());
+    }
+    PENSTOCK_ASSIGN(const auto rooms, TileRooms::Create(room, kMaxCopyMemory, kMaxCopyThreads));
+    PENSTOCK_ASSIGN(const Engines engines, CreateEngines(paths, io_));
     for (RankCopy& rank : ranks_) {
-      PENSTOCK_TRY(rank.CopyTiles(stop_requested_));
+      PENSTOCK_TRY(rank.CopyTiles(engines, *rooms, stop_requested_));
       PENSTOCK_TRY(rank.WriteHeads());
     }
     return {};
@@ -324,9 +241,9 @@ class Copier {
 
   /// Several files may lie on one file system.
   static Status CheckSpace(const std::vector<RankCopy::Range>& ranges) {
-    std::map<const Target*, Bytes> of_file;
+    std::map<const CopyTarget*, Bytes> of_file;
     for (const RankCopy::Range& range : ranges) of_file[range.file] += range.size;
-    std::map<dev_t, std::pair<const Target*, Bytes>> needs;
+    std::map<dev_t, std::pair<const CopyTarget*, Bytes>> needs;
     for (const auto& [file, size] : of_file) {
       PENSTOCK_ASSIGN(const dev_t drive, file->FileSystem());
       auto& [on_it, need] = needs[drive];
@@ -347,24 +264,25 @@ class Copier {
 
   std::vector<RankCopy> ranks_;
   const std::function<bool()>& stop_requested_;
+  const aio::EngineOptions& io_;
 };
 
 }  // namespace
 
 Status CopyState(const WholeState& state, const RankPaths& targets,
-                 const std::function<bool()>& stop_requested) {
+                 const std::function<bool()>& stop_requested, const aio::EngineOptions& io) {
   PENSTOCK_CHECK(targets.size() == state.world_size());
   std::vector<RankCopy> ranks;
   for (uint32_t rank = 0; rank < state.world_size(); ++rank) {
     PENSTOCK_CHECK(targets[rank].size() == state.rank(rank).header().paths);
-    std::vector<Target> files;
+    std::vector<CopyTarget> files;
     for (const std::string& path : targets[rank]) {
-      PENSTOCK_ASSIGN(Target file, Target::Create(path));
+      PENSTOCK_ASSIGN(CopyTarget file, CopyTarget::Create(path));
       files.push_back(std::move(file));
     }
     ranks.emplace_back(state.rank(rank), std::move(files));
   }
-  return Copier(std::move(ranks), stop_requested).Run();
+  return Copier(std::move(ranks), stop_requested, io).Run();
 }
 
 }  // namespace penstock::offload

@@ -2,16 +2,19 @@
 //
 // If the file system has reflinks, a copy is made at once and shares its blocks with the original;
 // the other slots become holes. Otherwise space is reserved for the parts that the commit names;
-// these are read, verified and written, and the other slots stay holes. Either way there must be
-// room for these parts, which a clone takes once the original is written, and the copy is a state
-// of the same UUID that every reader accepts.
+// these are read, verified and written, and the other slots stay holes. Tiles go past the page
+// cache, where the file systems have direct I/O, several at a time through an engine for each path.
+// Either way there must be room for these parts, which a clone takes once the original is written,
+// and the copy is a state of the same UUID that every reader accepts.
 //
 // The original must not lose the commit meanwhile: whoever holds the lock makes no further commit
-// and, with one slot, no update. Threads: one.
+// and, with one slot, no update. Threads: one, which
+// starts and joins others.
 #pragma once
 
 #include <functional>
 
+#include "aio/aio.h"
 #include "base/result.h"
 #include "base/units.h"
 #include "offload/whole_state.h"
@@ -25,8 +28,9 @@ inline constexpr Bytes kFreeBesideCopy = 64_MiB;
 /// Copies to `targets`, one for each file of `state`. They must not exist; if one does by the end,
 /// it is not replaced (kInvalidArgument). They appear complete and durable, path 0 of rank 0 last;
 /// if the copy fails before that, none appears. `stop_requested` is asked before every tile:
-/// kCancelled. Errors: kCorruption, naming the tile; kOutOfSpace.
+/// kCancelled. `io`: of the engines. Errors: kCorruption, naming the tile; kOutOfSpace; of reads
+/// and writes, with file and offset.
 Status CopyState(const WholeState& state, const RankPaths& targets,
-                 const std::function<bool()>& stop_requested);
+                 const std::function<bool()>& stop_requested, const aio::EngineOptions& io = {});
 
 }  // namespace penstock::offload

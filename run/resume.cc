@@ -9,6 +9,7 @@
 #include <span>
 #include <utility>
 
+#include "base/mutex.h"
 #include "offload/state_removal.h"
 #include "offload/whole_commit.h"
 #include "run/committed_run.h"
@@ -297,12 +298,16 @@ Status FillFrom(const ResumePoint& from, zero::Session& session,
                      "export it with the version that wrote it",
                      from.info.state.first());
   }
-  const zero::TileFill fill = zero::FillFromState(session.layout(), *from.state);
+  PENSTOCK_ASSIGN(const zero::TileFill fill, zero::FillFromState(session.layout(), *from.state));
+  Mutex asking;
   const zero::TileFill until_stopped = [&](offload::TileId tile, std::span<std::byte> weight,
                                            std::span<std::byte> record) -> Status {
-    if (stop_requested()) {
-      return MakeError(ErrorCode::kCancelled,
-                       "interrupted while the state was moved: the run is as it was");
+    {
+      MutexLock lock(asking);
+      if (stop_requested()) {
+        return MakeError(ErrorCode::kCancelled,
+                         "interrupted while the state was moved: the run is as it was");
+      }
     }
     return fill(tile, weight, record);
   };

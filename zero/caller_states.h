@@ -27,7 +27,7 @@ class CallerStates {
   virtual ~CallerStates() = default;
 
   // See zero/engine.h.
-  virtual Status FillTiles(const TileFill& fill, bool at_once) = 0;
+  virtual Status FillTiles(const TileFill& fill) = 0;
   /// The two halves of FillTiles, for a caller that has tiles one by one: every tile is filled
   /// once, and then EndFill is called.
   virtual Status FillTile(offload::TileId tile, const TileFill& fill) = 0;

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "offload/uuid.h"
+#include "zero/source_tiles.h"
 #include "zero/state_io.h"
 
 namespace penstock::zero {
@@ -24,11 +25,19 @@ const offload::ShardLayout& CommittedShare::shard(uint32_t rank) const {
   return reader_->layout();
 }
 
-Status CommittedShare::ReadState(StateKind, ModuleId, size_t, uint64_t, std::span<float>) {
+Error CommittedShare::RestIsElsewhere() const {
   return MakeError(ErrorCode::kUnavailable,
                    "{} holds the share of rank {} alone, and the files of the other ranks are not "
                    "to be seen from here",
                    reader_->path(0), reader_->layout().rank);
+}
+
+Status CommittedShare::ReadState(StateKind, ModuleId, size_t, uint64_t, std::span<float>) {
+  return RestIsElsewhere();
+}
+
+Result<std::unique_ptr<SourceTiles>> CommittedShare::OpenTiles(int) const {
+  return RestIsElsewhere();
 }
 
 uint64_t CommittedShare::ReadableAtOnce(ModuleId module, size_t tensor, uint64_t begin) const {

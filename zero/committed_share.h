@@ -40,10 +40,14 @@ class CommittedShare final : public CommittedState {
   Status ReadState(StateKind kind, ModuleId module, size_t tensor, uint64_t begin,
                    std::span<float> values) override;
   uint64_t ReadableAtOnce(ModuleId module, size_t tensor, uint64_t begin) const override;
+  /// Refused as well.
+  Result<std::unique_ptr<SourceTiles>> OpenTiles(int threads) const override;
   /// Reads what there is.
   Result<CommitCheck> Check(const offload::CheckProgress& progress) override;
 
  private:
+  Error RestIsElsewhere() const;
+
   const std::unique_ptr<offload::StateReader> reader_;
   TrainState state_;
   std::vector<offload::CommitName> commits_;

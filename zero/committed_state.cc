@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "offload/uuid.h"
+#include "zero/source_tiles.h"
 #include "zero/state_io.h"
 #include "zero/tile_planes.h"
 
@@ -17,14 +18,6 @@ namespace {
 using offload::StateReader;
 using offload::TileId;
 using offload::WholeState;
-
-/// A tile of one of the ranks.
-struct RankTile {
-  uint32_t rank = 0;
-  TileId tile{};
-
-  bool operator==(const RankTile&) const = default;
-};
 
 /// On offload::WholeState: tensors out of tiles, one tile in memory.
 class TileWiseState : public CommittedState {
@@ -59,15 +52,8 @@ class TileWiseState : public CommittedState {
 
   Status ReadState(StateKind kind, ModuleId module, size_t tensor, uint64_t begin,
                    std::span<float> values) override {
-    const offload::TensorLayout& whole = model().module(module).tensors[tensor];
-    const offload::GroupLayout& group = model().group(whole.group);
-    const std::vector<StateKind> kept = StatesOf(group);
-    if (std::ranges::find(kept, kind) == kept.end()) {
-      return MakeError(ErrorCode::kInvalidArgument,
-                       "tensor {} has no such state: its group \"{}\" does not keep it", whole.name,
-                       group.name);
-    }
-    uint64_t at = whole.offset + begin;
+    PENSTOCK_TRY(CheckKept(model(), module, tensor, kind));
+    uint64_t at = model().module(module).tensors[tensor].offset + begin;
     while (!values.empty()) {
       const RankTile found = TileAt(module, at);
       PENSTOCK_TRY(Load(found));
@@ -87,6 +73,10 @@ class TileWiseState : public CommittedState {
     const RankTile found = TileAt(module, whole.offset + begin);
     const offload::TileLayout& tile = shard(found.rank).tile(found.tile);
     return std::min(tile.begin + tile.elements - whole.offset, whole.elements) - begin;
+  }
+
+  Result<std::unique_ptr<SourceTiles>> OpenTiles(int threads) const override {
+    return SourceTiles::Open(files_, threads);
   }
 
   Result<CommitCheck> Check(const offload::CheckProgress& progress) override {
@@ -156,6 +146,17 @@ std::vector<StateKind> StatesOf(const offload::GroupLayout& group) {
   add(offload::PlaneRole::kExpAvg, StateKind::kExpAvg);
   add(offload::PlaneRole::kExpAvgSq, StateKind::kExpAvgSq);
   return states;
+}
+
+Status CheckKept(const offload::ModelLayout& model, ModuleId module, size_t tensor,
+                 StateKind kind) {
+  const offload::TensorLayout& whole = model.module(module).tensors[tensor];
+  const offload::GroupLayout& group = model.group(whole.group);
+  const std::vector<StateKind> kept = StatesOf(group);
+  if (std::ranges::find(kept, kind) != kept.end()) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "tensor {} has no such state: its group \"{}\" does not keep it", whole.name,
+                   group.name);
 }
 
 Result<std::unique_ptr<CommittedState>> CommittedState::Open(const offload::RankPaths& paths,

@@ -28,6 +28,11 @@ struct CommitCheck : offload::StateCheck {
   std::vector<ValueFault> values;  ///< of tiles that are intact, in the order of the model
 };
 
+class SourceTiles;
+
+/// Errors: kInvalidArgument if the group of a tensor does not keep that state.
+Status CheckKept(const offload::ModelLayout& model, ModuleId module, size_t tensor, StateKind kind);
+
 /// Reads a committed state, for export, inspection and comparison: the tensors of the whole model,
 /// however many ranks hold it. Threads: one at a time.
 class CommittedState {
@@ -65,6 +70,9 @@ class CommittedState {
                            std::span<float> values) = 0;
   /// Returns how many elements of a tensor from `begin` on lie in one tile.
   virtual uint64_t ReadableAtOnce(ModuleId module, size_t tensor, uint64_t begin) const = 0;
+  /// Opens the commit in use for so many threads that read tiles of all ranks at the same time, in
+  /// any order. The state outlives what it returns. Errors: those of SourceTiles::Open.
+  virtual Result<std::unique_ptr<SourceTiles>> OpenTiles(int threads) const = 0;
   /// Returns the commits that all ranks hold, the newest first; there is one at least.
   virtual std::vector<offload::CommitName> commits() const = 0;
   /// From now on reads this one of them, which train_state() then is of. Errors: of reading.

@@ -148,8 +148,8 @@ class Engine {
   virtual ~Engine() = default;
 
   // One of these two comes before the first step.
-  /// Sets every tile; `at_once`: several threads may call `fill`.
-  virtual Status FillTiles(const TileFill& fill, bool at_once) = 0;
+  /// Sets every tile, on StartThreads() threads.
+  virtual Status FillTiles(const TileFill& fill) = 0;
   /// Takes the tiles as they are in the newest commit of the files in EngineOptions::adopt, without
   /// moving those that live on nvme, and returns the TrainState of that commit. Errors: of reads;
   /// kCorruption, naming the tile.

@@ -16,9 +16,7 @@ class ForwardingEngine : public Engine {
  public:
   Status BeginStep(double lr, uint64_t t) override { return to().BeginStep(lr, t); }
   Result<const std::byte*> Acquire(ModuleId module) override { return to().Acquire(module); }
-  Status FillTiles(const TileFill& fill, bool at_once) override {
-    return to().FillTiles(fill, at_once);
-  }
+  Status FillTiles(const TileFill& fill) override { return to().FillTiles(fill); }
   Result<TrainState> Adopt() override { return to().Adopt(); }
   const EngineOptions& options() const override { return to().options(); }
   const offload::ShardLayout& layout() const override { return to().layout(); }

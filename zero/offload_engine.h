@@ -26,9 +26,7 @@ class OffloadEngine : public Engine {
   static Result<std::unique_ptr<Engine>> Create(EngineOptions options, device::Device& device,
                                                 kernels::StateOperators& operators);
 
-  Status FillTiles(const TileFill& fill, bool at_once) override {
-    return state_->FillTiles(fill, at_once);
-  }
+  Status FillTiles(const TileFill& fill) override { return state_->FillTiles(fill); }
   Result<TrainState> Adopt() override { return state_->Adopt(); }
   const EngineOptions& options() const override { return options_; }
   const offload::ShardLayout& layout() const override { return layout_; }

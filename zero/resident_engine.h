@@ -39,7 +39,7 @@ class ResidentEngine : public Engine, public CallerStates {
   /// Ends a commit that was begun.
   ~ResidentEngine() override { static_cast<void>(ResidentEngine::FinishCommit()); }
 
-  Status FillTiles(const TileFill& fill, bool at_once) override;
+  Status FillTiles(const TileFill& fill) override;
   Result<TrainState> Adopt() override;
   const EngineOptions& options() const override { return options_; }
   const offload::ShardLayout& layout() const override { return layout_; }

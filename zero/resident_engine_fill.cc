@@ -71,8 +71,8 @@ Status ResidentEngine::SendTiles(
   return compute_->Synchronize();
 }
 
-Status ResidentEngine::FillTiles(const TileFill& fill, bool at_once) {
-  PENSTOCK_TRY(SendTiles(at_once ? StartThreads() : 1, [&](TileId tile, const TileBlock& parts) {
+Status ResidentEngine::FillTiles(const TileFill& fill) {
+  PENSTOCK_TRY(SendTiles(StartThreads(), [&](TileId tile, const TileBlock& parts) {
     return FillParts(tile, parts, fill);
   }));
   return EndFill();

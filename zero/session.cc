@@ -71,14 +71,13 @@ Status Session::Initialize(const TensorSource& source) {
   PENSTOCK_TRY(CheckEmpty());
   filled_ = true;
   const auto accumulator = static_cast<float>(config_.optimizer.initial_accumulator_value);
-  return Filled(
-      engine_.FillTiles(FillFromTensors(layout(), source, accumulator), /*at_once=*/true));
+  return Filled(engine_.FillTiles(FillFromTensors(layout(), source, accumulator)));
 }
 
 Status Session::Fill(const TileFill& fill, const TrainState& state) {
   PENSTOCK_TRY(CheckEmpty());
   filled_ = true;
-  PENSTOCK_TRY(Filled(engine_.FillTiles(fill, /*at_once=*/false)));
+  PENSTOCK_TRY(Filled(engine_.FillTiles(fill)));
   TakeCounts(state);
   return {};
 }

@@ -71,7 +71,7 @@ class Session {
   // One of these three comes before the first step.
   /// Makes new weights from `source`, and the initial moments of the optimizer.
   Status Initialize(const TensorSource& source);
-  /// Fills every tile by `fill`, one after the other, and takes the counts of `state`.
+  /// Fills every tile by `fill`, several at a time, and takes the counts of `state`.
   Status Fill(const TileFill& fill, const TrainState& state);
   /// Continues from the commit in EngineOptions::adopt.
   Result<TrainState> Adopt();

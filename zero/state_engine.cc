@@ -106,9 +106,9 @@ void StateEngine::AddTierNotice(const offload::TileStoreOptions& store) {
                   store.host_tiles, layout_.tiles.size(), share, reason));
 }
 
-Status StateEngine::FillTiles(const TileFill& fill, bool at_once) {
+Status StateEngine::FillTiles(const TileFill& fill) {
   // Nothing computes or updates yet: all CPUs fill.
-  PENSTOCK_TRY(ForEachIndex(layout_.tiles.size(), at_once ? StartThreads() : 1, [&](size_t i) {
+  PENSTOCK_TRY(ForEachIndex(layout_.tiles.size(), StartThreads(), [&](size_t i) {
     return FillTile(TileId{static_cast<uint32_t>(i)}, fill);
   }));
   return EndFill();

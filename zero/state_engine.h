@@ -46,7 +46,7 @@ class StateEngine : public CallerStates {
   StateEngine& operator=(const StateEngine&) = delete;
 
   // See zero/engine.h.
-  Status FillTiles(const TileFill& fill, bool at_once) override;
+  Status FillTiles(const TileFill& fill) override;
   /// Several threads may each fill tiles.
   Status FillTile(offload::TileId tile, const TileFill& fill) override;
   Status EndFill() override;

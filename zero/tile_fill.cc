@@ -1,9 +1,12 @@
 #include "zero/tile_fill.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "kernels/dtype.h"
+#include "zero/source_tiles.h"
+#include "zero/start_team.h"
 #include "zero/tile_planes.h"
 
 namespace penstock::zero {
@@ -28,7 +31,8 @@ struct States {
 };
 
 /// Writes `kinds` of a tile, from the tensors that overlap it (padding stays zero): in the order of
-/// the flat index, and all kinds of a piece one after the other, as CommittedState wants it.
+/// the flat index, and all kinds of a piece one after the other, so that the tile of a committed
+/// state that they lie in is needed once.
 Status FillTile(const States& source, std::span<const StateKind> kinds, const ShardLayout& layout,
                 TileId tile, std::span<std::byte> weight, std::span<std::byte> record) {
   const offload::TileLayout& place = layout.tile(tile);
@@ -98,19 +102,32 @@ TileFill FillFromStates(const ShardLayout& layout, StateSource source) {
   };
 }
 
-TileFill FillFromState(const ShardLayout& layout, CommittedState& state) {
-  return [&layout, &state](TileId tile, std::span<std::byte> weight, std::span<std::byte> record) {
-    const States all = {.read =
-                            [&state](StateKind kind, ModuleId module, size_t tensor, uint64_t begin,
-                                     std::span<float> values) {
-                              return state.ReadState(kind, module, tensor, begin, values);
-                            },
-                        .at_once =
-                            [&state](ModuleId module, size_t tensor, uint64_t begin) {
-                              return state.ReadableAtOnce(module, tensor, begin);
-                            }};
-    return FillTile(all, StatesOf(layout.group(tile)), layout, tile, weight, record);
-  };
+Result<TileFill> FillFromState(const ShardLayout& layout, const CommittedState& state) {
+  PENSTOCK_ASSIGN(std::unique_ptr<SourceTiles> opened, state.OpenTiles(StartThreads()));
+  return TileFill([&layout, &state, tiles = std::shared_ptr<SourceTiles>(std::move(opened))](
+                      TileId tile, std::span<std::byte> weight, std::span<std::byte> record) {
+    SourceTiles::Pin pin;  // the tile that is read
+    const auto read = [&](StateKind kind, ModuleId module, size_t tensor, uint64_t begin,
+                          std::span<float> values) -> Status {
+      PENSTOCK_TRY(CheckKept(state.model(), module, tensor, kind));
+      const uint64_t at = state.model().module(module).tensors[tensor].offset + begin;
+      const uint32_t rank = state.model().RankAt(module, at, state.world_size());
+      const ShardLayout& from = state.shard(rank);
+      const RankTile source{.rank = rank, .tile = from.TileAt(module, at)};
+      if (!pin.IsOf(source)) {
+        pin.Reset();
+        PENSTOCK_ASSIGN(pin, tiles->Get(source));
+      }
+      LoadState(kind, from, source.tile, pin.parts().weight.data(), pin.parts().record.data(),
+                at - from.tile(source.tile).begin, values);
+      return {};
+    };
+    const auto at_once = [&](ModuleId module, size_t tensor, uint64_t begin) {
+      return state.ReadableAtOnce(module, tensor, begin);
+    };
+    return FillTile({.read = read, .at_once = at_once}, StatesOf(layout.group(tile)), layout, tile,
+                    weight, record);
+  });
 }
 
 }  // namespace penstock::zero

@@ -20,7 +20,8 @@ namespace penstock::zero {
 using TensorSource =
     std::function<Status(ModuleId module, size_t tensor, uint64_t begin, std::span<float> values)>;
 
-/// Writes a tile's parts, which are zeroed memory, as version 0.
+/// Writes a tile's parts, which are zeroed memory, as version 0. Threads: any, each with other
+/// tiles.
 using TileFill = std::function<Status(offload::TileId tile, std::span<std::byte> weight,
                                       std::span<std::byte> record)>;
 
@@ -36,8 +37,9 @@ using StateSource = std::function<Status(StateKind kind, ModuleId module, size_t
 TileFill FillFromStates(const offload::ShardLayout& layout, StateSource source);
 
 /// Fills tiles of `layout`, which may cut the same tensors into other tiles and other shares, with
-/// everything that `state` holds. If they are filled in order, each tile of `state` that they need
-/// is read once. Borrows both.
-TileFill FillFromState(const offload::ShardLayout& layout, CommittedState& state);
+/// everything that `state` holds, by StartThreads() threads at most. If they are filled in order, a
+/// tile of `state` is read once, or twice where two tiles that need a part of it are filled at
+/// different times. Borrows both; the state stays at its commit. Errors: of opening its files.
+Result<TileFill> FillFromState(const offload::ShardLayout& layout, const CommittedState& state);
 
 }  // namespace penstock::zero

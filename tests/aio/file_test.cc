@@ -6,7 +6,9 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <system_error>
@@ -71,6 +73,39 @@ TEST(File, AMissingPathIsNotFound) {
   const std::string below = path.str() + "/below";
   ExpectError(File::Open(below, {.create = true, .writable = true}).status(), ErrorCode::kNotFound,
               below, "No such file");
+}
+
+TEST(File, AnOpenFileIsOpenedOnceMoreWhateverItsPathLeadsTo) {
+  ScratchFile scratch;
+  ASSERT_OK(scratch.get().Allocate(8_KiB));
+  const int fd = scratch.get().buffered_fd();
+  ASSERT_EQ(::unlink(scratch.path().c_str()), 0);
+  const auto file = File::Reopen(fd, "its name", /*writable=*/true);
+  ASSERT_OK(file.status());
+  EXPECT_EQ(file->path(), "its name");
+  EXPECT_EQ(file->alignment(), scratch.get().alignment());
+  EXPECT_NE(file->fd(), fd);
+  struct stat first {};
+  struct stat again {};
+  ASSERT_EQ(::fstat(fd, &first), 0);
+  ASSERT_EQ(::fstat(file->fd(), &again), 0);
+  EXPECT_EQ(again.st_ino, first.st_ino);
+  EXPECT_EQ(::pwrite(file->buffered_fd(), "x", 1, 0), 1);
+}
+
+TEST(File, AnOpenFileWithoutDirectIoIsOpenedOnceMoreBuffered) {
+  const UniqueFd fd(::open("/proc/self/status", O_RDONLY | O_CLOEXEC));
+  ASSERT_TRUE(fd.valid());
+  const auto file = File::Reopen(fd.get(), "status", /*writable=*/false);
+  ASSERT_OK(file.status());
+  EXPECT_EQ(file->alignment(), 1_B);
+  std::array<char, 4> bytes{};
+  EXPECT_EQ(::pread(file->fd(), bytes.data(), bytes.size(), 0), 4);
+}
+
+TEST(File, WhatIsNoDescriptorIsNotOpenedOnceMore) {
+  ExpectError(File::Reopen(-1, "its name", false).status(), ErrorCode::kIo, "its name",
+              "Bad file descriptor");
 }
 
 TEST(File, CreatingWhatExistsFailsAndLeavesItAlone) {

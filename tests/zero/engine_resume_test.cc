@@ -204,8 +204,9 @@ TEST_F(ResumeTest, AStateMovesIntoOtherTilesSlotsAndDrives) {
         ASSERT_TRUE(old.ok()) << old.error().message;
         auto run = std::make_unique<ToyRun>(Options(after), 64_MiB);
         ASSERT_TRUE(run->created().ok()) << run->created().error().message;
-        const Status filled = run->session().Fill(FillFromState(run->session().layout(), **old),
-                                                  (*old)->train_state());
+        const auto fill = FillFromState(run->session().layout(), **old);
+        ASSERT_TRUE(fill.ok()) << fill.error().message;
+        const Status filled = run->session().Fill(*fill, (*old)->train_state());
         ASSERT_TRUE(filled.ok()) << filled.error().message;
         Outcome outcome;
         GoOn(std::move(run), (*old)->train_state(), &outcome);

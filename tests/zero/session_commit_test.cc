@@ -286,8 +286,9 @@ TEST_F(SessionCommitTest, TheCopyOfACommitIsNotTakenBack) {
       ToyRun run(options, 64_MiB);
       ASSERT_TRUE(run.created().ok()) << run.created().error().message;
       Session& session = run.session();
-      const Status filled =
-          session.Fill(FillFromState(session.layout(), **old), (*old)->train_state());
+      const auto fill = FillFromState(session.layout(), **old);
+      ASSERT_TRUE(fill.ok()) << fill.error().message;
+      const Status filled = session.Fill(*fill, (*old)->train_state());
       ASSERT_TRUE(filled.ok()) << filled.error().message;
       ASSERT_TRUE(session.Commit("{}").ok());
       for (int i = 0; i < 2; ++i) ASSERT_TRUE(run.Step(3, 1.0F, kNaN).ok());

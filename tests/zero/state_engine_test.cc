@@ -91,7 +91,7 @@ TEST_F(StateEngineTest, WithoutADeviceItUpdatesAndCommitsTheBitsOfATrainingWithO
         const auto engine = StateEngine::Create(options, layout, schedule, *plan, {});
         ASSERT_TRUE(engine.ok()) << engine.error().message;
         const TileFill fill = FillFromTensors(layout, ToyWeights, 0);
-        ASSERT_TRUE((*engine)->FillTiles(fill, /*at_once=*/true).ok());
+        ASSERT_TRUE((*engine)->FillTiles(fill).ok());
         for (uint64_t t = 1; t <= kUpdates; ++t) {
           ASSERT_TRUE((*engine)->BeginStep(1e-2, t).ok());
           ASSERT_NO_FATAL_FAILURE(ComputeGradients(**engine, layout, schedule, t - 1));

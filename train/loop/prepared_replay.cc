@@ -91,7 +91,7 @@ Status Fill(const ResumePoint& from, bool other_dtype, zero::Session& session,
                      "program makes of the model; replay it with the version that wrote it",
                      from.info.state.first());
   }
-  const zero::TileFill fill = zero::FillFromState(session.layout(), *from.state);
+  PENSTOCK_ASSIGN(const zero::TileFill fill, zero::FillFromState(session.layout(), *from.state));
   const zero::TileFill until_stopped = [&](offload::TileId tile, std::span<std::byte> weight,
                                            std::span<std::byte> record) -> Status {
     if (interrupt.requested()) {

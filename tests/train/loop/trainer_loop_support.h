@@ -104,7 +104,7 @@ class ScriptedEngine final : public zero::ForwardingEngine {
   zero::EngineOptions made_with;
 
   // The loop leaves the rest to the model and to the trainer.
-  Status FillTiles(const zero::TileFill&, bool) override { return {}; }
+  Status FillTiles(const zero::TileFill&) override { return {}; }
   const offload::ShardLayout& layout() const override { return layout_; }
   const std::vector<std::string>& state_paths() const override { return paths_; }
 

@@ -60,7 +60,7 @@ class FakeEngine final : public zero::ForwardingEngine {
   Status UpdateStep(double) override { return {}; }
   Status SkipStep() override { return {}; }
   Status DropStep() override { return {}; }
-  Status FillTiles(const zero::TileFill&, bool) override { return {}; }
+  Status FillTiles(const zero::TileFill&) override { return {}; }
   // A model has no business with the rest.
 
  private:

@@ -16,6 +16,7 @@
 #include "train/weights/safetensors.h"
 #include "train/weights/safetensors_writer.h"
 #include "train/weights/weights.h"
+#include "zero/source_tiles.h"
 
 namespace penstock::train {
 namespace {
@@ -74,6 +75,9 @@ class FakeState final : public zero::CommittedState {
   }
   uint64_t ReadableAtOnce(zero::ModuleId module, size_t tensor, uint64_t begin) const override {
     return layout_.module(module).tensors[tensor].elements - begin;
+  }
+  Result<std::unique_ptr<zero::SourceTiles>> OpenTiles(int) const override {
+    return MakeError(ErrorCode::kUnavailable, "an export reads tensors in their order");
   }
   std::vector<offload::CommitName> commits() const override { return {commit()}; }
   Status Use(const offload::CommitName&) override { return {}; }

@@ -1,0 +1,68 @@
+// A file of a copy while it is written: under its UnfinishedCopy name, and locked. Without Finish
+// nothing is left of it.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "aio/file.h"
+#include "base/folder.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "base/units.h"
+#include "offload/state_names.h"
+
+namespace penstock::offload {
+
+class CopyTarget {
+ public:
+  /// `path`: that it has once it is finished. Errors: those of Folder::OpenFile, also if there is
+  /// an unfinished one; kUnavailable if another process has it.
+  static Result<CopyTarget> Create(const std::string& path);
+  CopyTarget(CopyTarget&& other) noexcept
+      : folder_(std::move(other.folder_)),
+        name_(std::move(other.name_)),
+        fd_(std::move(other.fd_)),
+        finished_(std::exchange(other.finished_, true)) {}
+  CopyTarget& operator=(CopyTarget&&) = delete;
+  ~CopyTarget();
+
+  std::string path() const { return folder_.PathOf(name_); }
+  Result<dev_t> FileSystem() const;
+  /// Returns what is free on its file system.
+  Result<Bytes> Free() const;
+
+  /// Makes it share the blocks of another file. Whether the file system did it.
+  bool Clone(int from);
+  /// Gives blocks back, where the file system can; the bytes are zeros then.
+  Status PunchHole(FileOffset offset, Bytes size);
+  Status Resize(Bytes size);
+  /// Where the file system can; elsewhere the writes will tell.
+  Status Reserve(FileOffset offset, Bytes size);
+  Status Write(FileOffset offset, std::span<const std::byte> bytes) const;
+
+  /// Opens it once more, for an engine to write to.
+  Result<aio::File> Reopen() const;
+
+  Status Sync();
+  /// Gives a synchronised file its name.
+  Status Finish();
+
+ private:
+  CopyTarget(Folder folder, std::string name, UniqueFd fd)
+      : folder_(std::move(folder)), name_(std::move(name)), fd_(std::move(fd)) {}
+  std::string temporary() const { return UnfinishedCopy(path()); }
+
+  Folder folder_;
+  std::string name_;
+  UniqueFd fd_;
+  bool finished_ = false;
+};
+
+}  // namespace penstock::offload
