@@ -49,9 +49,6 @@ struct Origin {
 Result<Origin> ReadOrigin(const Folder& of, const std::optional<std::string>& snapshot) {
   Origin origin{.snapshot = snapshot};
   PENSTOCK_ASSIGN(origin.info, ReadRunInfo(of));
-  PENSTOCK_TRY(CheckIsOfTrain(origin.info, of.path(),
-                              "its model and data are that program's, so its steps cannot be "
-                              "computed again here"));
   PENSTOCK_ASSIGN(const std::unique_ptr<zero::CommittedState> state, OpenFiles(origin.info.state));
   PENSTOCK_ASSIGN(const std::string left, offload::UseWholeCommit(*state));
   if (!left.empty()) LogNotice(left);
@@ -337,7 +334,10 @@ Status CheckAlone() {
 Result<ReplayOutcome> RunReplay(const ReplayCommand& command) {
   PENSTOCK_TRY(CheckAlone());
   PENSTOCK_ASSIGN(const Folder run, OpenRun(command.run));
-  PENSTOCK_TRY(ReadRunInfo(run).status());
+  PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(run));
+  PENSTOCK_TRY(CheckIsOfTrain(info, command.run,
+                              "its model and data are that program's, so its steps cannot be "
+                              "computed again here"));
   PENSTOCK_ASSIGN(const RunLock lock, RunLock::TakeToRead(run));
   PENSTOCK_ASSIGN(const RunInfo current, ReadRunInfo(run));
   PENSTOCK_TRY(CheckWhole(current, command.run));
