@@ -165,7 +165,8 @@ class RankCopy {
   /// Adds all that will be written: heads and commit places, and the tiles' parts.
   void AddRanges(std::vector<Range>& ranges);
   Status CopyTiles(const std::function<bool()>& stop_requested);
-  Status CopyTile(TileId tile);
+  /// Of a clone, which has read nothing of what the commit names.
+  Status VerifyTiles(const std::function<bool()>& stop_requested);
   /// Writes heads and the commit, after everything that they name.
   Status WriteHeads();
   /// Removes from a clone what stands in the other commit place: the original may have a newer
@@ -186,6 +187,10 @@ class RankCopy {
   size_t PathOf(TileId tile) const { return from_.header().tiles[Index(tile)].path; }
 
   Status FreeOtherSlots();
+  /// Does `work` for each tile, on several threads.
+  Status ForEachTile(const std::function<bool()>& stop_requested,
+                     const std::function<Status(TileId)>& work);
+  Status CopyTile(TileId tile);
 
   const StateReader& from_;
   std::vector<Target> to_;  ///< by path
@@ -209,7 +214,8 @@ void RankCopy::AddRanges(std::vector<Range>& ranges) {
   }
 }
 
-Status RankCopy::CopyTiles(const std::function<bool()>& stop_requested) {
+Status RankCopy::ForEachTile(const std::function<bool()>& stop_requested,
+                             const std::function<Status(TileId)>& work) {
   const ShardLayout& layout = from_.layout();
   const Bytes largest = layout.largest_weight() + layout.largest_record();
   const size_t threads =
@@ -222,7 +228,18 @@ Status RankCopy::CopyTiles(const std::function<bool()>& stop_requested) {
         return MakeError(ErrorCode::kCancelled, "interrupted: nothing is copied");
       }
     }
-    return CopyTile(TileId{static_cast<uint32_t>(i)});
+    return work(TileId{static_cast<uint32_t>(i)});
+  });
+}
+
+Status RankCopy::CopyTiles(const std::function<bool()>& stop_requested) {
+  return ForEachTile(stop_requested, [this](TileId tile) { return CopyTile(tile); });
+}
+
+Status RankCopy::VerifyTiles(const std::function<bool()>& stop_requested) {
+  return ForEachTile(stop_requested, [this](TileId tile) {
+    StateReader::TileBytes bytes;
+    return from_.ReadTile(tile, bytes);
   });
 }
 
@@ -304,6 +321,7 @@ class Copier {
     if (!std::ranges::all_of(ranks_, &RankCopy::Clone)) return CopyAll(ranges);
     for (RankCopy& rank : ranks_) {
       PENSTOCK_TRY(rank.EraseOther());
+      PENSTOCK_TRY(rank.VerifyTiles(stop_requested_));
       PENSTOCK_TRY(rank.WriteHeads());  // whatever the original's heads are
     }
     return {};
