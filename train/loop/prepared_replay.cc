@@ -124,6 +124,7 @@ Result<PreparedRun> PrepareReplay(const TrainOptions& given, ModelFamilies famil
   PENSTOCK_ASSIGN(const RunInfo current, ReadRunInfo(of));
   PENSTOCK_ASSIGN(ResumePoint from,
                   OpenResumePoint(of, replay.snapshot, offload::StateLock::kShared));
+  from.families = families;
   PENSTOCK_TRY(TakeCommit(from, of, replay.commit));
   // Without a loss scale there is nothing to go on with.
   if (replay.other_dtype) from.train.loss_scale.reset();

@@ -158,9 +158,10 @@ Result<RunSummary> FinishRun(const PreparedRun& run, const LoopSummary& loop) {
 }
 
 /// Trains with rank 0's view of the run: its folder, and the terminal.
-Result<RunSummary> TrainFirst(PreparedRun& run, Ranks& ranks) {
-  SnapshotService snapshots(run.folder->folder(), run.info, run.job.config.durable,
-                            [&run] { return run.interrupt->requested(); });
+Result<RunSummary> TrainFirst(PreparedRun& run, ModelFamilies families, Ranks& ranks) {
+  SnapshotService snapshots(
+      run.folder->folder(), run.info, run.job.config.durable,
+      [&run] { return run.interrupt->requested(); }, families);
   PENSTOCK_TRY(run.folder->Watch());
   Progress progress(ProgressOptions(run.job));
   const zero::Session& session = *run.machine.session;
@@ -194,8 +195,8 @@ Result<std::optional<RunSummary>> TrainTogether(const TrainOptions& given, Model
   PENSTOCK_ASSIGN(std::optional<PreparedRun> run, PrepareRun(given, families, ranks));
   std::optional<RunSummary> summary;
   if (run) {
-    PENSTOCK_ASSIGN(summary,
-                    ranks.OrEnd(ranks.first() ? TrainFirst(*run, ranks) : TrainOther(*run, ranks)));
+    PENSTOCK_ASSIGN(summary, ranks.OrEnd(ranks.first() ? TrainFirst(*run, families, ranks)
+                                                       : TrainOther(*run, ranks)));
   }
   PENSTOCK_TRY(ranks.Finish());
   return summary;

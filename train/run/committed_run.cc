@@ -7,7 +7,6 @@
 
 #include "base/strict_json.h"
 #include "offload/uuid.h"
-#include "train/models/registry.h"
 #include "train/process/log.h"
 #include "train/run/run_identity.h"
 
@@ -32,7 +31,7 @@ bool IsOfALoop(const nlohmann::json& texts, uint64_t step) {
 
 /// `uuid` is the state's, the others are the commit's.
 Status CheckInfoOf(const RunInfo& info, const std::string& uuid, uint64_t step,
-                   const std::string& json) {
+                   const std::string& json, ModelFamilies families) {
   const std::string& state = info.state.first();
   if (uuid != info.state.uuid) {
     return MakeError(
@@ -42,7 +41,7 @@ Status CheckInfoOf(const RunInfo& info, const std::string& uuid, uint64_t step,
         info.state.uuid, state, uuid);
   }
   PENSTOCK_ASSIGN(const CommitTexts texts, ReadCommitTexts(json, step, state));
-  const Result<ParsedModel> model = ParseModel(info.model_json, "of run.json");
+  const Result<ParsedModel> model = ParseModel(info.model_json, "of run.json", families);
   if (!model.ok()) {
     return MakeError(ErrorCode::kCorruption,
                      "run.json does not hold the model that step {} in {} was committed with: {}; "
@@ -85,9 +84,9 @@ Result<CommitTexts> ReadCommitTexts(const std::string& json, uint64_t step,
   return read;
 }
 
-Status CheckInfo(const RunInfo& info, const zero::CommittedState& state) {
+Status CheckInfo(const RunInfo& info, const zero::CommittedState& state, ModelFamilies families) {
   const zero::TrainState& train = state.train_state();
-  return CheckInfoOf(info, state.uuid(), train.step, train.run_json);
+  return CheckInfoOf(info, state.uuid(), train.step, train.run_json, families);
 }
 
 Result<std::unique_ptr<zero::CommittedState>> OpenFiles(const StateFiles& files,
@@ -104,11 +103,13 @@ Result<std::unique_ptr<zero::CommittedState>> OpenCommit(const RunInfo& info) {
   return state;
 }
 
-Result<offload::WholeState> OpenCommitToCopy(const RunInfo& info, offload::StateLock lock) {
+Result<offload::WholeState> OpenCommitToCopy(const RunInfo& info, offload::StateLock lock,
+                                             ModelFamilies families) {
   Result<offload::WholeState> state = offload::WholeState::Open(info.state.paths(), lock);
   if (!state.ok()) return NamingHost(state.error(), info.state);
   const offload::CommitRecord& commit = state->commit();
-  PENSTOCK_TRY(CheckInfoOf(info, offload::ToString(state->uuid()), commit.head.step, commit.json));
+  PENSTOCK_TRY(
+      CheckInfoOf(info, offload::ToString(state->uuid()), commit.head.step, commit.json, families));
   return state;
 }
 

@@ -12,6 +12,7 @@
 
 #include "base/result.h"
 #include "offload/whole_state.h"
+#include "train/models/registry.h"
 #include "train/run/run_folder.h"
 #include "zero/committed_state.h"
 
@@ -32,9 +33,10 @@ struct CommitTexts {
 Result<CommitTexts> ReadCommitTexts(const std::string& json, uint64_t step,
                                     const std::string& path);
 
-/// Checks that `info` agrees with the commit of `state`, which it names. Errors: kCorruption,
-/// naming what differs and both values.
-Status CheckInfo(const RunInfo& info, const zero::CommittedState& state);
+/// Checks that `info` agrees with the commit of `state`, which it names. Its model is one of
+/// `families`. Errors: kCorruption, naming what differs and both values.
+Status CheckInfo(const RunInfo& info, const zero::CommittedState& state,
+                 ModelFamilies families = AllModelFamilies());
 
 /// CommittedState::Open of these files. Errors name the host of a rank whose files are not there.
 Result<std::unique_ptr<zero::CommittedState>> OpenFiles(
@@ -44,6 +46,7 @@ Result<std::unique_ptr<zero::CommittedState>> OpenFiles(
 Result<std::unique_ptr<zero::CommittedState>> OpenCommit(const RunInfo& info);
 
 /// The same for a WholeState, from which copies are made; logs nothing.
-Result<offload::WholeState> OpenCommitToCopy(const RunInfo& info, offload::StateLock lock);
+Result<offload::WholeState> OpenCommitToCopy(const RunInfo& info, offload::StateLock lock,
+                                             ModelFamilies families = AllModelFamilies());
 
 }  // namespace penstock::train

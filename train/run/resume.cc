@@ -143,7 +143,7 @@ Status ReadCommit(ResumePoint& point, const Folder& rows) {
   point.train = point.state->train_state();
   PENSTOCK_ASSIGN(CommitTexts texts, ReadCommitTexts(point.train.run_json, point.train.step,
                                                      point.info.state.first()));
-  PENSTOCK_TRY(CheckInfo(point.info, *point.state));
+  PENSTOCK_TRY(CheckInfo(point.info, *point.state, point.families));
   // Rows that are to be replaced need not hold.
   if (!point.info.rows_from) PENSTOCK_TRY(CheckRows(rows, point.train.step));
   point.identity = std::move(texts.identity);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "train/models/registry.h"
 #include "train/run/run_folder.h"
 #include "train/run/run_identity.h"
 #include "zero/committed_share.h"
@@ -40,6 +41,8 @@ struct ResumePoint {
   std::string snapshot;  ///< the snapshot's name in that case
   /// The state is one rank's share, with which that rank can continue and nothing else.
   bool own_share = false;
+  /// The model is one of these, which outlive this object.
+  ModelFamilies families = AllModelFamilies();
 
   /// Returns the current run.json.
   const RunInfo& current() const { return replaced ? *replaced : info; }

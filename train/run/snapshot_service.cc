@@ -30,7 +30,7 @@ void SnapshotService::Wait() {
 Status SnapshotService::Take(const std::string& name) const {
   PENSTOCK_TRY(CheckNewSnapshotName(name));
   PENSTOCK_ASSIGN(const offload::WholeState state,
-                  OpenCommitToCopy(info_, offload::StateLock::kHeld));
+                  OpenCommitToCopy(info_, offload::StateLock::kHeld, families_));
   return TakeSnapshot(run_, info_, state, name, stop_requested_);
 }
 
@@ -71,7 +71,7 @@ void SnapshotService::CommitMade() {
 
 Status SnapshotService::TakeAutomatic(uint64_t keep) const {
   PENSTOCK_ASSIGN(const offload::WholeState state,
-                  OpenCommitToCopy(info_, offload::StateLock::kHeld));
+                  OpenCommitToCopy(info_, offload::StateLock::kHeld, families_));
   return TakeAutomaticSnapshot(run_, info_, state, keep, stop_requested_);
 }
 

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/folder.h"
+#include "train/models/registry.h"
 #include "train/run/run_folder.h"
 
 namespace penstock::train {
@@ -26,13 +27,14 @@ class SnapshotService {
  public:
   /// `run` outlives the service. `info` names the state; its files are locked by this process as
   /// long as the service lives. `stop_requested` is asked while copying, so that a training that
-  /// has to end need not wait.
+  /// has to end need not wait. The model is one of `families`, which outlive the service.
   SnapshotService(const Folder& run, RunInfo info, bool durable,
-                  std::function<bool()> stop_requested)
+                  std::function<bool()> stop_requested, ModelFamilies families = AllModelFamilies())
       : run_(run),
         info_(std::move(info)),
         durable_(durable),
-        stop_requested_(std::move(stop_requested)) {}
+        stop_requested_(std::move(stop_requested)),
+        families_(families) {}
   /// Waits for a copy that is being made.
   ~SnapshotService() { Wait(); }
   SnapshotService(const SnapshotService&) = delete;
@@ -61,6 +63,7 @@ class SnapshotService {
   const RunInfo info_;
   const bool durable_;
   const std::function<bool()> stop_requested_;
+  const ModelFamilies families_;
   std::set<std::string> stuck_;  ///< answered requests that could not be removed; of the copier
   std::atomic<bool> copying_ = false;
   std::thread copier_;
