@@ -69,6 +69,13 @@ class WholeCommitTest(harness.PenstockTest):
         inspected = harness.penstock("inspect", run)
         self.assertEqual(inspected.code, 0, str(inspected))
 
+    def test_resume_verifies_its_commit_also_where_steps_verify_nothing(self):
+        config = self.config(verify_checksums=False)
+        run = self.damaged(0, config=config)
+        outcome, _ = self.train(config, "--resume", steps=6, out=run)
+        self.assertEqual(outcome.code, 0, str(outcome))
+        self.assertIn("the commit of step 2 is whole and is used", outcome.stderr)
+
     def test_a_state_that_is_moved_is_moved_from_the_commit_before(self):
         run = self.damaged(0)
         outcome, _ = self.train(self.config("moved"), "--resume", steps=6, out=run)
