@@ -6,6 +6,8 @@
 
 #include <csignal>
 
+#include "base/cpu_set.h"
+
 namespace penstock::aio {
 
 void EnterIoThread(const char* name) {
@@ -18,17 +20,10 @@ void EnterIoThread(const char* name) {
   pthread_setname_np(pthread_self(), name);
 }
 
-cpu_set_t ToCpuSet(const std::vector<int>& cpus) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  for (const int cpu : cpus) CPU_SET(cpu, &set);
-  return set;
-}
-
 Status BindToCpus(const std::vector<int>& cpus) {
   if (cpus.empty()) return {};
-  const cpu_set_t set = ToCpuSet(cpus);
-  const int error_number = pthread_setaffinity_np(pthread_self(), sizeof(set), &set);
+  const CpuSet set(cpus);
+  const int error_number = pthread_setaffinity_np(pthread_self(), set.bytes(), set.data());
   if (error_number == 0) return {};
   return MakeError(ErrorCode::kInvalidArgument,
                    "binding the I/O threads to the CPUs {}: {}; none of them is online and allowed "

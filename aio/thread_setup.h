@@ -1,8 +1,6 @@
 // How the threads of this module are set up: name, signals, CPUs.
 #pragma once
 
-#include <sched.h>
-
 #include <vector>
 
 #include "base/result.h"
@@ -17,8 +15,5 @@ void EnterIoThread(const char* name);
 /// Binds the calling thread, and those that it will start, to `cpus`; empty: leaves it as it is.
 /// Errors: kInvalidArgument if none of them can be used here.
 Status BindToCpus(const std::vector<int>& cpus);
-
-/// Precondition: every number is in [0, CPU_SETSIZE).
-cpu_set_t ToCpuSet(const std::vector<int>& cpus);
 
 }  // namespace penstock::aio

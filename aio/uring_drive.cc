@@ -1,7 +1,6 @@
 #include "aio/uring_drive.h"
 
 #include <poll.h>
-#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -15,8 +14,8 @@
 
 #include "aio/block_transfer.h"
 #include "aio/polled_queues.h"
-#include "aio/thread_setup.h"
 #include "base/check.h"
+#include "base/cpu_set.h"
 
 namespace penstock::aio {
 namespace {
@@ -109,9 +108,9 @@ Status UringDrive::SetUp(const Options& options) {
   (void)io_uring_register_ring_fd(&ring_);
   registrations_.emplace(&ring_);
   if (!options.cpus.empty()) {
-    const cpu_set_t set = ToCpuSet(options.cpus);
+    const CpuSet set(options.cpus);
     // Kernels before 5.14 cannot say where these helpers run, and leave them anywhere.
-    (void)io_uring_register_iowq_aff(&ring_, sizeof(set), &set);
+    (void)io_uring_register_iowq_aff(&ring_, set.bytes(), set.data());
   }
   wake_fd_ = UniqueFd(::eventfd(0, EFD_CLOEXEC));
   if (!wake_fd_.valid()) return ErrnoError(errno, "io_uring: making an eventfd");

@@ -2,8 +2,6 @@
 // ReadTopology (base/topology.h) sees no CPUs but those of the process.
 #pragma once
 
-#include <sched.h>
-
 #include <vector>
 
 #include "base/result.h"
@@ -23,10 +21,7 @@ class CpuScope {
   const Status& status() const { return status_; }
 
  private:
-  Status Bind(const std::vector<int>& cpus);
-
-  cpu_set_t before_{};
-  bool bound_ = false;
+  std::vector<int> before_;  ///< empty: nothing was changed
   Status status_;
 };
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/for_each_index.h"
 
 namespace penstock::comm {
 namespace {
@@ -37,11 +38,7 @@ Result<std::unique_ptr<GlooMesh>> GlooMesh::Connect(Job& job) {
   Result<std::string> mine = mesh->Listen(job.address());
   PENSTOCK_TRY(job.Agree(mine.status()));
   PENSTOCK_ASSIGN(const std::vector<std::string> addresses, job.Gather(std::move(*mine)));
-  Status connected;
-  for (uint32_t rank = 0; rank < world.size && connected.ok(); ++rank) {
-    if (rank != world.rank) connected = mesh->ConnectTo(rank, addresses[rank]);
-  }
-  PENSTOCK_TRY(job.Agree(connected));
+  PENSTOCK_TRY(job.Agree(mesh->ConnectToAll(addresses)));
   return mesh;
 }
 
@@ -61,6 +58,17 @@ Result<std::string> GlooMesh::Listen(const std::string& address) {
     return MakeError(ErrorCode::kUnavailable, "gloo: listening on {}: {}", address,
                      GlooText(exception));
   }
+}
+
+/// A call waits for the other rank and for a tick of Gloo's thread, so all are made at once. With
+/// fewer threads they begin in the order of ranks, on all ranks alike: the first connection that is
+/// missing is then waited for on both sides.
+Status GlooMesh::ConnectToAll(const std::vector<std::string>& addresses) {
+  const uint32_t others = size_ - 1;
+  return ForEachIndex(others, static_cast<int>(others), [&](size_t i) {
+    const uint32_t rank = static_cast<uint32_t>(i) + (i < rank_ ? 0 : 1);
+    return ConnectTo(rank, addresses[rank]);
+  });
 }
 
 Status GlooMesh::ConnectTo(uint32_t rank, const std::string& addresses) {

@@ -16,6 +16,7 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "base/units.h"
@@ -27,8 +28,8 @@ class GlooMesh {
  public:
   using Buffer = gloo::transport::UnboundBuffer;
 
-  /// Connects this rank with the others. Collective. With one rank there is nothing to connect.
-  /// Errors: kUnavailable if a rank cannot be reached, naming it.
+  /// Connects this rank with all others at once, within 60 s. Collective. With one rank there is
+  /// nothing to connect. Errors: kUnavailable if a rank cannot be reached, naming the lowest one.
   static Result<std::unique_ptr<GlooMesh>> Connect(Job& job);
 
   uint32_t size() const { return size_; }
@@ -43,6 +44,8 @@ class GlooMesh {
   GlooMesh(uint32_t size, uint32_t rank) : size_(size), rank_(rank) {}
   /// Listens for each of the others, and returns the addresses, one after the other.
   Result<std::string> Listen(const std::string& address);
+  /// `addresses`: of each rank, what its Listen returned.
+  Status ConnectToAll(const std::vector<std::string>& addresses);
   Status ConnectTo(uint32_t rank, const std::string& addresses);
 
   const uint32_t size_;

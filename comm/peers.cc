@@ -2,7 +2,6 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -135,22 +134,24 @@ void Peers::SendToAll(const Frame& frame) {
 }
 
 Peers::Ready Peers::Wait(SteadyTime deadline) {
-  constexpr int kEvents = 64;
-  epoll_event events[kEvents];
+  // All that are ready: who judges afterwards must not judge by some of them.
+  events_.resize(connections_.size() + 1);
   Ready ready;
-  const int count = ::epoll_wait(epoll_.get(), events, kEvents, MillisecondsTo(deadline));
+  const int count = ::epoll_wait(epoll_.get(), events_.data(), static_cast<int>(events_.size()),
+                                 MillisecondsTo(deadline));
   for (int i = 0; i < count; ++i) {
-    if (events[i].data.u64 == kAlso) {
+    const epoll_event& event = events_[static_cast<size_t>(i)];
+    if (event.data.u64 == kAlso) {
       ready.also = true;
       continue;
     }
-    const auto number = static_cast<uint32_t>(events[i].data.u64);
+    const auto number = static_cast<uint32_t>(event.data.u64);
     Peer& peer = connections_.at(number);
-    if ((events[i].events & EPOLLOUT) != 0) {
+    if ((event.events & EPOLLOUT) != 0) {
       peer.connection.Flush();
       Arm(number, &peer);
     }
-    if ((events[i].events & ~uint32_t{EPOLLOUT}) != 0) ready.peers.push_back(number);
+    if ((event.events & ~uint32_t{EPOLLOUT}) != 0) ready.peers.push_back(number);
   }
   return ready;
 }

@@ -8,6 +8,8 @@
 // Threads: one at a time.
 #pragma once
 
+#include <sys/epoll.h>
+
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -74,7 +76,7 @@ class Peers {
     std::vector<uint32_t> peers;  ///< that have something to receive, or have closed
     bool also = false;
   };
-  /// Waits until something is ready or the deadline passes.
+  /// Waits until something is ready or the deadline passes. Returns all that is ready then.
   Ready Wait(SteadyTime deadline);
   /// Waits until all has been sent and the others have closed, or the deadline passes. What arrives
   /// meanwhile is dropped. A socket that is closed with bytes that nobody has read takes back what
@@ -94,6 +96,7 @@ class Peers {
   UniqueFd epoll_;
   int also_;
   std::map<uint32_t, Peer> connections_;
+  std::vector<epoll_event> events_;  ///< of Wait
 };
 
 }  // namespace penstock::comm

@@ -64,16 +64,17 @@ class Reception {
   Result<MeetingPoint> Run(std::chrono::seconds timeout) {
     const SteadyTime deadline = steady_clock::now() + timeout;
     while (joined_ + 1 < launch_.size && !failure_.has_value()) {
-      if (steady_clock::now() >= deadline) {
-        failure_ = Missing(timeout);
-        break;
-      }
+      // What had arrived by then counts, also where this process was stopped for a while.
+      const bool is_over = steady_clock::now() >= deadline;
       const Peers::Ready ready = peers_.Wait(std::min(deadline, NextGreetingEnd(deadline)));
       for (const uint32_t number : ready.peers) Hear(number);
       if (ready.also) {
         for (const Listener& listener : listeners_) Accept(listener.socket.get());
       }
       DropLateStrangers();
+      if (is_over && joined_ + 1 < launch_.size && !failure_.has_value()) {
+        failure_ = Missing(timeout);
+      }
     }
     if (failure_.has_value()) return GiveUp();
     return Start();

@@ -152,14 +152,17 @@ void StarJob::Run() {
   bool leaves = false;
   while (!ending_.has_value() && !leaves) {
     const Peers::Ready ready = peers_.Wait(std::min(next_heartbeat, watch_.due()));
-    if (ready.also) {
-      Calls::Taken taken = calls_->Take();
-      leaves = taken.leaves;
-      // What a rank did before a call is known where the call is.
-      if (!taken.messages.empty()) next_heartbeat = SendProgress();
-      for (Message& message : taken.messages) HandOn(std::move(message));
-    }
+    Calls::Taken taken;
+    if (ready.also) taken = calls_->Take();
+    leaves = taken.leaves;
+    // What a rank did before a call is known where the call is.
+    if (!taken.messages.empty()) next_heartbeat = SendProgress();
     for (const uint32_t peer : ready.peers) Hear(peer);
+    // A call may be the consequence of what another rank has sent, which is heard first.
+    if (!taken.messages.empty()) {
+      for (const uint32_t peer : peers_.Wait(steady_clock::now()).peers) Hear(peer);
+    }
+    for (Message& message : taken.messages) HandOn(std::move(message));
     const SteadyTime now = steady_clock::now();
     if (now >= next_heartbeat) next_heartbeat = SendProgress();
     if (std::optional<Error> verdict = watch_.Judge(now)) Verdict(*std::move(verdict));

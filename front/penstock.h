@@ -227,10 +227,11 @@ PENSTOCK_API int penstock_finish_commit(penstock_engine* engine);
  * fail with PENSTOCK_NOT_FOUND otherwise, naming what is gone. */
 PENSTOCK_API int penstock_watch(penstock_engine* engine, const char* folder,
                                 const char* const* names, uint32_t count);
-/* Copies the last commit into files of its own, durable when the call returns: one path for each of
- * `state_paths`, in their order, which does not exist yet. On a file system with reflinks the copy
- * takes no space until training changes what it shares. Another engine can continue the copy, from
- * any folder. With "durable": false no step may have ended since the commit. */
+/* Verifies the last commit and copies it into files of its own, durable when the call returns: one
+ * path for each of `state_paths`, in their order, which does not exist yet. On a file system with
+ * reflinks the copy takes no space until training changes what it shares. Another engine can
+ * continue the copy, from any folder. With "durable": false no step may have ended since the
+ * commit. */
 PENSTOCK_API int penstock_copy_commit(penstock_engine* engine, const char* const* paths,
                                       uint32_t count);
 /* Writes the text of the commit that the engine continued from; PENSTOCK_NOT_FOUND if none. */

@@ -56,6 +56,9 @@ class RankCopy {
   /// Reads, verifies and writes all tiles, on as many threads as there are rooms.
   Status CopyTiles(const Engines& engines, TileRooms& rooms,
                    const std::function<bool()>& stop_requested);
+  /// Reads and verifies them: of a clone, which has read nothing of what the commit names.
+  Status VerifyTiles(const Engines& engines, TileRooms& rooms,
+                     const std::function<bool()>& stop_requested) const;
   /// Writes heads and the commit, after everything that they name.
   Status WriteHeads();
   /// Removes from a clone what stands in the other commit place: the original may have a newer
@@ -78,6 +81,11 @@ class RankCopy {
   Status WriteTile(TileId tile, const TileParts& parts, aio::Engine& engine,
                    const aio::File& file) const;
   Status FreeOtherSlots();
+  /// Reads and verifies all tiles, and does `then` with each, on as many threads as there are
+  /// rooms.
+  Status ReadTiles(const Engines& engines, TileRooms& rooms,
+                   const std::function<bool()>& stop_requested,
+                   const std::function<Status(TileId, const TileParts&)>& then) const;
 
   const StateReader& from_;
   std::vector<CopyTarget> to_;  ///< by path
@@ -101,14 +109,9 @@ void RankCopy::AddRanges(std::vector<Range>& ranges) {
   }
 }
 
-Status RankCopy::CopyTiles(const Engines& engines, TileRooms& rooms,
-                           const std::function<bool()>& stop_requested) {
-  std::vector<aio::File> files;
-  for (const CopyTarget& target : to_) {
-    PENSTOCK_ASSIGN(aio::File file, target.Reopen());
-    files.push_back(std::move(file));
-  }
-  // Declared last: whatever ends this function, the engines are done with files and rooms before.
+Status RankCopy::ReadTiles(const Engines& engines, TileRooms& rooms,
+                           const std::function<bool()>& stop_requested,
+                           const std::function<Status(TileId, const TileParts&)>& then) const {
   PENSTOCK_ASSIGN(const auto reads, TileReads::Open(from_, engines));
   Mutex asking;
   const auto threads = static_cast<int>(rooms.count());
@@ -123,8 +126,26 @@ Status RankCopy::CopyTiles(const Engines& engines, TileRooms& rooms,
     const TileRooms::Lease room(rooms);
     const TileParts parts = PartsIn(room.memory(), layout(), tile);
     PENSTOCK_TRY(reads->Read(tile, parts));
+    return then(tile, parts);
+  });
+}
+
+Status RankCopy::CopyTiles(const Engines& engines, TileRooms& rooms,
+                           const std::function<bool()>& stop_requested) {
+  std::vector<aio::File> files;
+  for (const CopyTarget& target : to_) {
+    PENSTOCK_ASSIGN(aio::File file, target.Reopen());
+    files.push_back(std::move(file));
+  }
+  return ReadTiles(engines, rooms, stop_requested, [&](TileId tile, const TileParts& parts) {
     return WriteTile(tile, parts, *engines[PathOf(tile)], files[PathOf(tile)]);
   });
+}
+
+Status RankCopy::VerifyTiles(const Engines& engines, TileRooms& rooms,
+                             const std::function<bool()>& stop_requested) const {
+  return ReadTiles(engines, rooms, stop_requested,
+                   [](TileId, const TileParts&) { return Status(); });
 }
 
 /// Threads: any, each with other tiles.
@@ -210,20 +231,7 @@ class Copier {
     // For a clone as well: what it shares with the original takes new blocks as soon as that is
     // written, and then nothing else is asked whether there are any.
     PENSTOCK_TRY(CheckSpace(ranges));
-    if (!std::ranges::all_of(ranks_, &RankCopy::Clone)) return CopyAll(ranges);
-    for (RankCopy& rank : ranks_) {
-      PENSTOCK_TRY(rank.EraseOther());
-      PENSTOCK_TRY(rank.WriteHeads());  // whatever the original's heads are
-    }
-    return {};
-  }
-
-  Status CopyAll(const std::vector<RankCopy::Range>& ranges) {
-    for (RankCopy& rank : ranks_) PENSTOCK_TRY(rank.Resize());
-    // What a copy could not hold must not be written: whoever shares the drive would find it full.
-    for (const RankCopy::Range& range : ranges) {
-      PENSTOCK_TRY(range.file->Reserve(range.offset, range.size));
-    }
+    const bool cloned = std::ranges::all_of(ranks_, &RankCopy::Clone);
     Bytes room;
     size_t paths = 0;
     for (const RankCopy& rank : ranks_) {
@@ -232,8 +240,24 @@ class Copier {
     }
     PENSTOCK_ASSIGN(const auto rooms, TileRooms::Create(room, kMaxCopyMemory, kMaxCopyThreads));
     PENSTOCK_ASSIGN(const Engines engines, CreateEngines(paths, io_));
+    if (!cloned) return CopyAll(ranges, engines, *rooms);
     for (RankCopy& rank : ranks_) {
-      PENSTOCK_TRY(rank.CopyTiles(engines, *rooms, stop_requested_));
+      PENSTOCK_TRY(rank.EraseOther());
+      PENSTOCK_TRY(rank.VerifyTiles(engines, *rooms, stop_requested_));
+      PENSTOCK_TRY(rank.WriteHeads());  // whatever the original's heads are
+    }
+    return {};
+  }
+
+  Status CopyAll(const std::vector<RankCopy::Range>& ranges, const Engines& engines,
+                 TileRooms& rooms) {
+    for (RankCopy& rank : ranks_) PENSTOCK_TRY(rank.Resize());
+    // What a copy could not hold must not be written: whoever shares the drive would find it full.
+    for (const RankCopy::Range& range : ranges) {
+      PENSTOCK_TRY(range.file->Reserve(range.offset, range.size));
+    }
+    for (RankCopy& rank : ranks_) {
+      PENSTOCK_TRY(rank.CopyTiles(engines, rooms, stop_requested_));
       PENSTOCK_TRY(rank.WriteHeads());
     }
     return {};

@@ -1,15 +1,16 @@
 // Copies the commit of a state into files of their own: those of all ranks.
 //
-// If the file system has reflinks, a copy is made at once and shares its blocks with the original;
-// the other slots become holes. Otherwise space is reserved for the parts that the commit names;
-// these are read, verified and written, and the other slots stay holes. Tiles go past the page
-// cache, where the file systems have direct I/O, several at a time through an engine for each path.
-// Either way there must be room for these parts, which a clone takes once the original is written,
-// and the copy is a state of the same UUID that every reader accepts.
+// If the file system has reflinks, a copy is a clone, which shares its blocks with the original;
+// the other slots become holes, and the parts that the commit names are read and verified.
+// Otherwise space is reserved for these parts; they are read, verified and written, and the other
+// slots stay holes. Tiles go past the page cache, where the file systems have direct I/O, several
+// at a time through an engine for each path. Either way there must be room for these parts, which a
+// clone takes once the original is written, and the copy is a state of the same UUID that every
+// reader accepts.
 //
 // The original must not lose the commit meanwhile: whoever holds the lock makes no further commit
-// and, with one slot, no update. Threads: one, which
-// starts and joins others.
+// and, with one slot, no update. Threads: one, which starts
+// and joins others.
 #pragma once
 
 #include <functional>

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <span>
 #include <system_error>
 #include <utility>
 
@@ -161,11 +162,11 @@ Status StatePath::CheckPlace() const {
   if (::fstat(file_.fd(), &opened) != 0) return ErrnoError(errno, "looking at " + file_path());
   PENSTOCK_TRY(CheckIsAtPath(file_, opened));
   const Bytes size{static_cast<uint64_t>(opened.st_size)};
-  if (size >= geometry_.whole_bytes()) return {};
+  if (size >= held_bytes_) return {};
   return MakeError(ErrorCode::kCorruption,
                    "state file {} was cut from {} to {} bytes while it was in use: what it held "
                    "is lost",
-                   file_path(), geometry_.whole_bytes().value, size.value);
+                   file_path(), held_bytes_.value, size.value);
 }
 
 Status StatePath::CheckHead() const {
@@ -200,8 +201,9 @@ Result<std::string> StatePath::Adopt(const StateGeometry& geometry, std::vector<
                      size.value, geometry.file_bytes.value);
   }
   geometry_ = geometry;
-  // A copy may have holes in place of the other slot; older files have no second head.
-  PENSTOCK_TRY(file_.Allocate(geometry_.whole_bytes()));
+  // A copy may have holes in place of the other slot.
+  PENSTOCK_TRY(file_.Allocate(geometry_.file_bytes));
+  PENSTOCK_ASSIGN(std::string notice, MakeRoomForSecondHead(size));
   const std::vector<std::byte> second = SecondHead(head);
   const struct {
     const char* name;
@@ -213,9 +215,8 @@ Result<std::string> StatePath::Adopt(const StateGeometry& geometry, std::vector<
                   return Sync();
                 }}};
   // One at a time, so that a kill leaves the other one; a sound one is not touched.
-  std::string notice;
   Status last;
-  for (const auto& [name, written, write] : heads) {
+  for (const auto& [name, written, write] : std::span(heads).first(notice.empty() ? 2 : 1)) {
     const Status before = CheckWritten(written, "head");
     Status now = before;
     if (!now.ok()) now = write();
@@ -233,6 +234,24 @@ Result<std::string> StatePath::Adopt(const StateGeometry& geometry, std::vector<
   return notice;
 }
 
+/// Older files have no second head, and a full drive may have no room for one. Returns the notice
+/// of that; an empty one if there is room.
+Result<std::string> StatePath::MakeRoomForSecondHead(Bytes size) {
+  const Status room = file_.Allocate(geometry_.whole_bytes());
+  if (room.ok()) {
+    held_bytes_ = geometry_.whole_bytes();
+    return std::string();
+  }
+  if (room.error().code != ErrorCode::kOutOfSpace || size >= geometry_.whole_bytes()) {
+    return room.error();
+  }
+  held_bytes_ = geometry_.file_bytes;
+  return fmt::format(
+      "state file {} has no second head, and its drive no room for one ({} needed): if the first "
+      "is lost, so is the state; a resume with more free space adds it",
+      file_path(), ToString(geometry_.head_bytes()));
+}
+
 Status StatePath::WriteFirstHead(std::span<const std::byte> head) {
   PENSTOCK_TRY(Write(geometry_.layout_offset, head.subspan(geometry_.layout_offset.value)));
   PENSTOCK_TRY(Sync());
@@ -242,7 +261,8 @@ Status StatePath::WriteFirstHead(std::span<const std::byte> head) {
 
 Status StatePath::WriteHead(const StateHeader& header) {
   geometry_ = header.geometry;
-  PENSTOCK_TRY(file_.Allocate(geometry_.whole_bytes()));
+  held_bytes_ = geometry_.whole_bytes();
+  PENSTOCK_TRY(file_.Allocate(held_bytes_));
   const std::vector<std::byte> head = EncodeHead(header);
   const std::vector<std::byte> second = SecondHead(head);
   for (FileOffset place : geometry_.commit_offset) {

@@ -58,8 +58,8 @@ class StatePath {
   /// Takes the file as it is, with the `geometry` of its header; `head` is everything before commit
   /// place 0, as it should be. Where a head is something else or not there, writes it, durably, and
   /// reads it back: nothing else is written before. Returns a notice of what was written; a head
-  /// that cannot be written is named there, if the other one holds. Errors: kCorruption if the file
-  /// is shorter; of I/O if no head holds.
+  /// that cannot be written, or for which a full drive has no room, is named there, if the other
+  /// one holds. Errors: kCorruption if the file is shorter; of I/O if no head holds.
   Result<std::string> Adopt(const StateGeometry& geometry, std::vector<std::byte> head);
   /// Lets the file stay when the object is destroyed.
   void Keep() { keep_ = true; }
@@ -94,6 +94,7 @@ class StatePath {
   StatePath(aio::File file, StatePathOptions options, aio::Engine& engine);
   static Result<std::unique_ptr<StatePath>> OpenOrCreate(const StatePathOptions& options,
                                                          bool create, aio::Engine& engine);
+  Result<std::string> MakeRoomForSecondHead(Bytes size);
   Status WriteFirstHead(std::span<const std::byte> head);
 
   aio::File file_;
@@ -101,6 +102,7 @@ class StatePath {
   aio::Engine& engine_;
   aio::FileRegistration registration_;
   StateGeometry geometry_;
+  Bytes held_bytes_;                 ///< that the file has: without a second head fewer than whole
   std::vector<WrittenBytes> heads_;  ///< those that hold
   bool keep_ = false;
 };

@@ -53,12 +53,16 @@ Result<std::string> UseWholeCommit(State& state) {
   return std::move(chosen.notice);
 }
 
+/// Whether an operation failed because of what was read.
+inline bool IsDamage(const Status& status) {
+  return !status.ok() &&
+         (status.error().code == ErrorCode::kCorruption || status.error().code == ErrorCode::kIo);
+}
+
 /// Whether an operation on the newest commit may succeed with another one: it failed because of
 /// what was read, and there is another.
 inline bool MayUseOther(const Status& status, const std::vector<CommitName>& commits) {
-  const bool damaged = !status.ok() && (status.error().code == ErrorCode::kCorruption ||
-                                        status.error().code == ErrorCode::kIo);
-  return damaged && commits.size() > 1;
+  return IsDamage(status) && commits.size() > 1;
 }
 
 }  // namespace penstock::offload

@@ -36,6 +36,13 @@ bool IsNameOfRun(const std::string& name) {
   return std::ranges::find(kFileNames, made) != kFileNames.end();
 }
 
+/// Whether these are what a run leaves that is killed before it has a run.json.
+bool AreOfABeginning(const std::vector<std::string>& names) {
+  return std::ranges::all_of(names, [](const std::string& name) {
+    return name == kLockName || (name != kInfoName && WithoutTemporary(name) == kInfoName);
+  });
+}
+
 /// Returns the folder of a new run, and whether it was made. One that a run has left that ended
 /// before it had a run.json is used again; an empty one is the user's.
 Result<std::pair<Folder, bool>> FolderOfNewRun(const Folder& around, const std::string& name) {
@@ -46,9 +53,8 @@ Result<std::pair<Folder, bool>> FolderOfNewRun(const Folder& around, const std::
   }
   if (there.kind == FolderEntry::Kind::kFolder) {
     PENSTOCK_ASSIGN(Folder left, around.OpenFolder(name));
-    PENSTOCK_ASSIGN(const bool ended, EndedAtItsBeginning(left));
     PENSTOCK_ASSIGN(const std::vector<std::string> names, left.List());
-    if (ended && !names.empty()) return std::pair(std::move(left), false);
+    if (!names.empty() && AreOfABeginning(names)) return std::pair(std::move(left), false);
   }
   return Error{ErrorCode::kInvalidArgument, "it exists already"};
 }
@@ -246,9 +252,7 @@ Status CutRows(const Folder& run, uint64_t step, const std::string& row, const N
 
 Result<bool> EndedAtItsBeginning(const Folder& run) {
   PENSTOCK_ASSIGN(const std::vector<std::string> names, run.List());
-  return std::ranges::all_of(names, [](const std::string& name) {
-    return name == kLockName || (name != kInfoName && WithoutTemporary(name) == kInfoName);
-  });
+  return AreOfABeginning(names);
 }
 
 Result<std::vector<FoundFile>> FilesOfRun(const Folder& run) {
@@ -272,9 +276,8 @@ Result<RunInfo> ReadRunInfo(const Folder& run) {
   const std::string path = run.PathOf(kInfoName);
   const Result<std::string> text = ReadTextFile(run, kInfoName, kLargestOwnText);
   if (!text.ok() && text.error().code == ErrorCode::kNotFound) {
-    const Result<bool> ended = EndedAtItsBeginning(run);
     const Result<std::vector<std::string>> names = run.List();
-    const bool left = ended.ok() && *ended && names.ok() && !names->empty();
+    const bool left = names.ok() && !names->empty() && AreOfABeginning(*names);
     return left ? NotBegun(run.path(), path) : NoRun(run.path(), path);
   }
   PENSTOCK_TRY(text.status());

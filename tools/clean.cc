@@ -215,23 +215,28 @@ Status Remove(const CleanPlan::Item& item) {
 
 Result<CleanPlan> PlanClean(const std::string& path) {
   // Before anything is said of a lock: is it a run?
-  PENSTOCK_ASSIGN(const Folder given, OpenRun(path));
-  PENSTOCK_ASSIGN(const bool not_begun, EndedAtItsBeginning(given));
+  PENSTOCK_ASSIGN(const Held given, Hold(OpenRun(path)));
+  PENSTOCK_ASSIGN(const bool not_begun, EndedAtItsBeginning(*given));
   if (!not_begun) {
-    PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(given));
+    PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(*given));
     PENSTOCK_TRY(CheckIsOfTrain(info, path,
                                 fmt::format("remove it by hand, with the folders of its state: {}",
                                             fmt::join(info.folders, ", "))));
   }
-  PENSTOCK_ASSIGN(RunLock lock, RunLock::Take(given));
+  PENSTOCK_ASSIGN(const FolderEntry lock_before, given->Look(kLockName));
+  CleanPlan plan;
+  PENSTOCK_ASSIGN(plan.lock, RunLock::Take(*given));
+  if (lock_before.kind == FolderEntry::Kind::kNone) {
+    PENSTOCK_ASSIGN(const FolderEntry made, given->Look(kLockName));
+    plan.made_lock = std::make_unique<const MadeLock>(given, made.id);
+  }
   std::error_code error;
   const std::string canonical = fs::canonical(path, error).string();
   if (error) return ErrnoError(error.value(), "looking at " + path);
   const auto [parent, name] = SplitPath(canonical);
   PENSTOCK_ASSIGN(const Held around, Hold(Folder::Open(parent)));
-  CleanPlan plan{.lock = std::move(lock)};
   PENSTOCK_ASSIGN(plan.run, Hold(around->OpenFolder(name)));
-  PENSTOCK_ASSIGN(const bool same, given.IsAt(canonical));
+  PENSTOCK_ASSIGN(const bool same, given->IsAt(canonical));
   if (!same) {
     return MakeError(ErrorCode::kUnavailable, "{} was replaced by another folder meanwhile", path);
   }

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/folder.h"
@@ -20,6 +21,19 @@
 
 namespace penstock::train {
 
+/// A lock file that was made to look at a run. It goes when the look is over.
+class MadeLock {
+ public:
+  MadeLock(std::shared_ptr<const Folder> in, FileId id) : in_(std::move(in)), id_(id) {}
+  ~MadeLock() { static_cast<void>(in_->RemoveFile(kLockName, id_)); }
+  MadeLock(const MadeLock&) = delete;
+  MadeLock& operator=(const MadeLock&) = delete;
+
+ private:
+  std::shared_ptr<const Folder> in_;
+  FileId id_;
+};
+
 struct CleanPlan {
   struct Item {
     std::shared_ptr<const Folder> in;
@@ -29,8 +43,9 @@ struct CleanPlan {
     std::string path() const { return in->PathOf(name); }
   };
   RunLock lock;
-  std::shared_ptr<const Folder> run;            ///< its path has no links
-  std::vector<offload::RemovableState> states;  ///< locked as long as the plan lives
+  std::unique_ptr<const MadeLock> made_lock = {};  ///< goes before the lock ends
+  std::shared_ptr<const Folder> run;               ///< its path has no links
+  std::vector<offload::RemovableState> states;     ///< locked as long as the plan lives
   /// Those that run.json names and that do not exist, with rank and host if there are several.
   std::vector<std::string> missing_states;
   /// All other files, in the order of their removal: the snapshots', the run's, run.json and RUN.
@@ -39,7 +54,8 @@ struct CleanPlan {
   std::vector<std::string> kept;      ///< not the run's: RUN stays for them
 };
 
-/// Makes the plan, and removes nothing. An empty folder counts as the rest of a removal that was
+/// Makes the plan, and removes nothing; what is in the folder stays as it is, and nothing is added
+/// that outlives the plan. An empty folder counts as the rest of a removal that was
 /// cut off at its very end. Errors: those of ReadRunInfo (kNotFound: not a run) and of
 /// RemovableState (in use, not this run's).
 Result<CleanPlan> PlanClean(const std::string& path);

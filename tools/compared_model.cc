@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "offload/whole_commit.h"
 #include "run/run_folder.h"
 #include "train/weights/committed_model.h"
 #include "train/weights/tensor_catalog.h"
@@ -18,7 +19,8 @@ namespace fs = std::filesystem;
 /// The last commit of a run.
 class CommittedModel final : public ComparedModel {
  public:
-  explicit CommittedModel(std::unique_ptr<zero::CommittedState> state) : state_(std::move(state)) {
+  CommittedModel(RunInfo info, std::unique_ptr<zero::CommittedState> state)
+      : info_(std::move(info)), state_(std::move(state)) {
     const offload::ModelLayout& layout = state_->model();
     for (const offload::GroupLayout& group : layout.groups) AddStatesOf(group);
     for (size_t module = 0; module < layout.modules.size(); ++module) {
@@ -48,6 +50,13 @@ class CommittedModel final : public ComparedModel {
     return state_->ReadState(kind, module, tensor, begin, values);
   }
 
+  Result<std::string> UseWholeCommit() override {
+    if (state_->commits().size() < 2) return std::string();
+    PENSTOCK_ASSIGN(std::string left, offload::UseWholeCommit(*state_));
+    PENSTOCK_TRY(CheckInfo(info_, *state_));
+    return left;
+  }
+
  private:
   /// A run's groups keep the same moments, or none.
   void AddStatesOf(const offload::GroupLayout& group) {
@@ -70,6 +79,7 @@ class CommittedModel final : public ComparedModel {
     return missing;
   }
 
+  const RunInfo info_;
   std::unique_ptr<zero::CommittedState> state_;
   std::vector<std::pair<zero::ModuleId, size_t>> places_;  ///< module, index in it
 };
@@ -109,6 +119,8 @@ class StoredModel final : public ComparedModel {
     return places_[index]->Read(begin, values);
   }
 
+  Result<std::string> UseWholeCommit() override { return std::string(); }
+
  private:
   TensorCatalog catalog_;
   std::vector<const TensorCatalog::Place*> places_;
@@ -128,9 +140,10 @@ Result<SafetensorsSet> FilesOf(const std::string& path) {
 Result<std::unique_ptr<ComparedModel>> ComparedModel::Open(const std::string& path) {
   std::error_code error;
   if (fs::exists(fs::path(path) / "run.json", error)) {
-    PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(path));
+    PENSTOCK_ASSIGN(RunInfo info, ReadRunInfo(path));
     PENSTOCK_ASSIGN(auto state, OpenCommit(info));
-    return std::unique_ptr<ComparedModel>(std::make_unique<CommittedModel>(std::move(state)));
+    return std::unique_ptr<ComparedModel>(
+        std::make_unique<CommittedModel>(std::move(info), std::move(state)));
   }
   PENSTOCK_ASSIGN(const SafetensorsSet set, FilesOf(path));
   PENSTOCK_ASSIGN(TensorCatalog catalog, TensorCatalog::Open(set));

@@ -49,6 +49,10 @@ class ComparedModel {
   /// Reads elements [begin, begin + values.size()) of tensor `index`, exactly.
   virtual Status Read(zero::StateKind kind, size_t index, uint64_t begin,
                       std::span<float> values) = 0;
+  /// Has a run read the newest of its commits that is whole (offload/whole_commit.h). Returns the
+  /// notice for the user if it is another one than before; an empty text otherwise, and for
+  /// safetensors. Errors: kCorruption if none is whole; of reading.
+  virtual Result<std::string> UseWholeCommit() = 0;
 
  protected:
   std::vector<ComparedTensor> tensors_;

@@ -1,6 +1,5 @@
 #include "zero/start_team.h"
 
-#include <sched.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <optional>
 
 #include "base/cpu_quota.h"
+#include "base/cpu_set.h"
 #include "base/for_each_index.h"
 #include "base/result.h"
 #include "base/units.h"
@@ -21,12 +21,10 @@ constexpr Bytes kPiece = 64_MiB;
 }  // namespace
 
 int StartThreads() {
-  cpu_set_t usable;
-  CPU_ZERO(&usable);
-  const int cpus = ::sched_getaffinity(0, sizeof usable, &usable) == 0 ? CPU_COUNT(&usable) : 1;
+  const int cpus = std::max(static_cast<int>(UsableCpus().size()), 1);
   const std::optional<double> quota = CpuQuota();
-  if (!quota) return std::max(cpus, 1);
-  return std::clamp(static_cast<int>(std::floor(*quota)), 1, std::max(cpus, 1));
+  if (!quota) return cpus;
+  return std::clamp(static_cast<int>(std::floor(*quota)), 1, cpus);
 }
 
 void TakePages(std::span<std::byte> memory, int threads) {

@@ -1,6 +1,7 @@
 // A rank of a job that is started as a rank of a training would be, for tests from outside.
 //
 //   comm_probe talk      calls everything once, and says what it was told
+//   comm_probe connect   connects with all ranks over Gloo, and says in how many milliseconds
 //   comm_probe hold      waits until rank 0's input ends, or the job does
 //   comm_probe fail      the rank --rank ends the job with an error
 //   comm_probe disagree  the rank --rank does not agree
@@ -13,6 +14,7 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -24,7 +26,10 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/units.h"
+#include "comm/communicator.h"
 #include "comm/job.h"
+#include "device/device.h"
 
 namespace penstock::comm {
 namespace {
@@ -70,6 +75,17 @@ Status Talk(Job& job, const ProbeOptions& /*options*/) {
   Say(fmt::format("rank {} of {}, {} of {}, hosts {}: {}", world.rank, world.size, world.local_rank,
                   world.local_size, job.hosts().size(), fmt::join(all, ", ")));
   return {};
+}
+
+Status Connect(Job& job, const ProbeOptions& /*options*/) {
+  PENSTOCK_ASSIGN(const auto device, device::CreateCpuDevice({.memory = 1_MiB}));
+  PENSTOCK_TRY(job.Agree({}));
+  const auto begin = std::chrono::steady_clock::now();
+  PENSTOCK_ASSIGN(const auto communicator, CreateGloo(job, *device));
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+  Say(fmt::format("rank {} of {} connected in {:.1f} ms", job.world().rank, job.world().size,
+                  took.count()));
+  return job.Agree({});
 }
 
 Status Hold(Job& job, const ProbeOptions& options) {
@@ -130,6 +146,7 @@ int RunProbe(Command command, const ProbeOptions& options) {
 int main(int argc, char** argv) {
   using namespace penstock::comm;  // NOLINT(google-build-using-namespace)
   try {
+    std::signal(SIGPIPE, SIG_IGN);
     ProbeOptions options;
     Command command = nullptr;
     CLI::App app("A rank of a job, for tests");
@@ -141,11 +158,9 @@ int main(int argc, char** argv) {
     app.add_option("--rank", options.rank, "the rank that is meant");
     app.add_option("--inside", options.inside, "hold: the operation in which each rank is, or -");
     app.add_option("--doing", options.doing, "hold: what each rank does");
-    const std::pair<const char*, Command> commands[] = {{"talk", Talk},
-                                                        {"hold", Hold},
-                                                        {"fail", FailAsRank},
-                                                        {"disagree", Disagree},
-                                                        {"leave", Leave}};
+    const std::pair<const char*, Command> commands[] = {
+        {"talk", Talk},       {"connect", Connect},   {"hold", Hold},
+        {"fail", FailAsRank}, {"disagree", Disagree}, {"leave", Leave}};
     for (const auto& [name, function] : commands) {
       app.add_subcommand(name)->callback([&command, function = function] { command = function; });
     }

@@ -1,11 +1,19 @@
 // What is particular to Gloo: the job that brings ranks together and is told of operations, and the
 // notes that ranks send each other.
+#include <gloo/transport/context.h>
+#include <gloo/transport/tcp/device.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <future>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/gloo_mesh.h"
 #include "comm/gloo_note.h"
 #include "tests/comm/back_ends.h"
 #include "tests/comm/job_of_threads.h"
@@ -49,6 +57,62 @@ TEST(GlooTest, AJobThatHasFailedConnectsNobody) {
   const auto communicator = CreateGloo(*jobs[0], *device);
   ASSERT_FALSE(communicator.ok());
   EXPECT_EQ(communicator.error().message, "rank 1 is gone");
+}
+
+/// Says whether its rank has all its connections.
+class AnnouncingJob final : public JobOfThreads {
+ public:
+  using JobOfThreads::JobOfThreads;
+
+  /// The second time, GlooMesh says how connecting has gone.
+  Status Agree(const Status& mine) override {
+    if (++agreements_ == 2) connected.set_value(mine.ok());
+    return JobOfThreads::Agree(mine);
+  }
+
+  std::promise<bool> connected;
+
+ private:
+  int agreements_ = 0;
+};
+
+// Gloo connects from the higher address to the lower one: rank 0 waits for rank 1, and rank 2 for
+// rank 0.
+TEST(GlooTest, ARankThatComesLateHoldsUpNoConnectionOfOthers) {
+  std::signal(SIGPIPE, SIG_IGN);
+  const auto shared = std::make_shared<JobOfThreads::Shared>(3);
+  JobOfThreads first(shared, 3, 0, "127.0.0.2");
+  JobOfThreads late(shared, 3, 1, "127.0.0.3");
+  AnnouncingJob last(shared, 3, 2, "127.0.0.1");
+  auto of_first = std::async(std::launch::async, [&] { return GlooMesh::Connect(first).status(); });
+  auto of_last = std::async(std::launch::async, [&] { return GlooMesh::Connect(last).status(); });
+
+  const auto device = gloo::transport::tcp::CreateDevice(late.address().c_str());
+  const auto context = device->createContext(1, 3);
+  context->setTimeout(std::chrono::seconds(12));
+  std::string addresses;
+  for (const int rank : {0, 2}) {
+    const std::vector<char> bytes = context->createPair(rank)->address().bytes();
+    addresses.append(bytes.data(), bytes.size());
+  }
+  ASSERT_TRUE(late.Agree({}).ok());
+  const std::vector<std::string> all = late.Gather(addresses).value();
+  const size_t size = addresses.size() / 2;
+  // Rank 0 has rank 1 first, rank 2 has it second.
+  const std::vector<char> at_first(all[0].begin(), all[0].begin() + static_cast<ptrdiff_t>(size));
+  const std::vector<char> at_last(all[2].begin() + static_cast<ptrdiff_t>(size), all[2].end());
+
+  context->getPair(2)->connect(at_last);
+  const bool connected = last.connected.get_future().get();
+  EXPECT_TRUE(connected) << "rank 0 connects to rank 2 after rank 1 alone";
+  if (connected) {
+    context->getPair(0)->connect(at_first);
+    EXPECT_TRUE(late.Agree({}).ok());
+  } else {
+    late.Fail(Error{ErrorCode::kCancelled, "the test has failed"});
+  }
+  EXPECT_EQ(of_first.get().ok(), connected);
+  EXPECT_EQ(of_last.get().ok(), connected);
 }
 
 TEST(GlooTest, CallsThatDifferHaveOtherNumbers) {

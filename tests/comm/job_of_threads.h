@@ -12,7 +12,7 @@
 
 namespace penstock::comm {
 
-class JobOfThreads final : public Job {
+class JobOfThreads : public Job {
  public:
   /// What the ranks of a job share.
   class Shared {
@@ -61,10 +61,12 @@ class JobOfThreads final : public Job {
     bool operator==(const Entry&) const = default;
   };
 
-  JobOfThreads(std::shared_ptr<Shared> shared, uint32_t ranks, uint32_t rank)
+  JobOfThreads(std::shared_ptr<Shared> shared, uint32_t ranks, uint32_t rank,
+               std::string address = "127.0.0.1")
       : shared_(std::move(shared)),
         world_{.size = ranks, .rank = rank, .local_size = ranks, .local_rank = rank},
-        hosts_(ranks, "localhost") {}
+        hosts_(ranks, "localhost"),
+        address_(std::move(address)) {}
 
   const World& world() const override { return world_; }
   const std::vector<std::string>& hosts() const override { return hosts_; }
@@ -104,7 +106,7 @@ class JobOfThreads final : public Job {
   const std::shared_ptr<Shared> shared_;
   const World world_;
   const std::vector<std::string> hosts_;
-  const std::string address_ = "127.0.0.1";
+  const std::string address_;
   mutable Mutex mutex_;
   std::vector<Entry> entries_ GUARDED_BY(mutex_);
 };

@@ -122,6 +122,15 @@ TEST(RendezvousTest, RanksThatAreMissingAreNamedByAllThatAreThere) {
   }
 }
 
+TEST(RendezvousTest, WhoHasJoinedInTimeCountsThoughRankZeroReadsItLate) {
+  const Listener listener = Listen(0, true).value();
+  Stranger one(listener);
+  one.Say(Hello(1, 2));
+  one.Say({.type = MessageType::kJoined});
+  const Result<MeetingPoint> meeting = Come(listener, At(listener, 0, 2), seconds(0));
+  EXPECT_TRUE(meeting.ok()) << meeting.error().message;
+}
+
 TEST(RendezvousTest, ARankThatDoesNotReachRankZeroSaysWhereItTried) {
   std::optional<Listener> listener = Listen(0, true).value();
   const Launch launch = At(*listener, 1, 2);

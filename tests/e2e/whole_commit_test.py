@@ -6,6 +6,7 @@ import struct
 
 import harness
 from harness import make_config, merge, read_rows
+from loop_file_system import LoopFileSystem, NotHere
 from ranks_harness import RanksTest
 
 
@@ -48,9 +49,9 @@ class WholeCommitTest(harness.PenstockTest):
                            nvme_path=self.make_folder(name),
                            penstock={"commit_every_steps": 1, **ours})
 
-    def damaged(self, *ages):
+    def damaged(self, *ages, config=None):
         """A run of 3 steps with damage in its newest commit (0) or in the one before (1)."""
-        run = self.trained(self.config(), steps=3)
+        run = self.trained(config or self.config(), steps=3)
         state = state_of(run)
         for age in ages:
             state.damage(state.weights[state.slot(age)])
@@ -67,6 +68,13 @@ class WholeCommitTest(harness.PenstockTest):
         self.assertEqual([row["step"] for row in read_rows(run)], list(range(1, 7)))
         inspected = harness.penstock("inspect", run)
         self.assertEqual(inspected.code, 0, str(inspected))
+
+    def test_resume_verifies_its_commit_also_where_steps_verify_nothing(self):
+        config = self.config(verify_checksums=False)
+        run = self.damaged(0, config=config)
+        outcome, _ = self.train(config, "--resume", steps=6, out=run)
+        self.assertEqual(outcome.code, 0, str(outcome))
+        self.assertIn("the commit of step 2 is whole and is used", outcome.stderr)
 
     def test_a_state_that_is_moved_is_moved_from_the_commit_before(self):
         run = self.damaged(0)
@@ -97,11 +105,42 @@ class WholeCommitTest(harness.PenstockTest):
         replayed = harness.penstock("replay", run, "--from", "latest", "--to", "3")
         self.assertEqual(replayed.code, 0, str(replayed))
         self.assertIn("the commit of step 2 is whole and is used", replayed.stderr)
+        self.assert_snapshot_of_the_commit_before(run)
+
+    def assert_snapshot_of_the_commit_before(self, run):
         kept = harness.penstock("snapshot", run, "kept")
         self.assertEqual(kept.code, 0, str(kept))
-        if "the commit of step 2" not in kept.stderr:
-            self.skipTest("this file system clones files, which reads nothing")
+        self.assertIn("the commit of step 2 is whole and is used", kept.stderr)
         self.assertIn("step 2 of", kept.stdout)
+
+    def test_a_snapshot_that_is_a_clone_is_verified_too(self):
+        try:
+            system = LoopFileSystem("xfs", self.folder)
+        except NotHere as why:
+            self.skipTest(str(why))
+        self.addCleanup(system.remove)
+        config = self.config()
+        config["zero_optimization"]["offload_param"]["nvme_path"] = system.path
+        config["zero_optimization"]["offload_optimizer"]["nvme_path"] = system.path
+        self.assert_snapshot_of_the_commit_before(self.damaged(0, config=config))
+
+    def test_compare_takes_the_commit_before_of_either_side_and_says_so(self):
+        run = self.damaged(0)
+        other = self.trained(self.config("other"), steps=2)
+        for sides in ((run, other), (other, run)):
+            compared = harness.penstock("compare", *sides)
+            self.assertEqual(compared.code, 0, str(compared))
+            self.assertIn("the commit of step 2 is whole and is used", compared.stderr)
+            self.assertIn("equal bits", compared.stdout)
+        both = harness.penstock("compare", other, self.damaged_twice())
+        self.assert_fails(both, 3, "no commit is whole")
+
+    def damaged_twice(self):
+        run = self.trained(self.config("twice"), steps=3)
+        state = state_of(run)
+        for age in (0, 1):
+            state.damage(state.weights[state.slot(age)])
+        return run
 
     def test_where_no_commit_is_whole_the_error_names_both(self):
         run = self.damaged(0, 1)

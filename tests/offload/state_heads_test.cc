@@ -11,6 +11,7 @@
 #include "offload/uuid.h"
 #include "offload/whole_state.h"
 #include "tests/offload/failing_reads.h"
+#include "tests/offload/full_drive.h"
 #include "tests/offload/state_file_support.h"
 
 namespace penstock::offload {
@@ -146,6 +147,24 @@ TEST_F(StateHeadsTest, AFileOfBeforeThereWasASecondHeadIsReadAndGetsOne) {
   EXPECT_THAT(Damages(paths), IsEmpty());
   EXPECT_THAT(Continue(paths).value(), IsEmpty());
   for (size_t i = 0; i < paths.size(); ++i) EXPECT_EQ(BytesOf(paths[i]), whole[i]);
+}
+
+TEST_F(StateHeadsTest, AnOldFileOnAFullDriveGoesOnWithoutASecondHeadAndSaysSo) {
+  const std::vector<std::string> paths = Committed(1);
+  const std::string whole = BytesOf(paths[0]);
+  const uint64_t old_size = geometry_[0].file_bytes.value;
+  std::filesystem::resize_file(paths[0], old_size);
+  {
+    const FullDrive full;
+    const auto notices = Continue(paths);
+    ASSERT_TRUE(notices.ok()) << notices.error().message;
+    EXPECT_THAT(*notices, ElementsAre(AllOf(HasSubstr(paths[0]), HasSubstr("no second head"),
+                                            HasSubstr("no room"))));
+    EXPECT_EQ(std::filesystem::file_size(paths[0]), old_size);
+    ExpectCommitted(paths, 2, 2);
+  }
+  EXPECT_THAT(Continue(paths).value(), IsEmpty());
+  EXPECT_EQ(BytesOf(paths[0]), whole);
 }
 
 TEST_F(StateHeadsTest, AFileThatEndsWithinItsSecondHeadIsReadNamedAndMended) {

@@ -55,6 +55,7 @@ class FakeRun final : public ComparedModel {
     }
     return {};
   }
+  Result<std::string> UseWholeCommit() override { return std::string(); }
 
  private:
   uint64_t tile_;

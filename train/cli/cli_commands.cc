@@ -83,7 +83,18 @@ Result<std::string> RunNumericsCommand(const NumericsCommand& command) {
 Result<CompareOutcome> RunCompare(const CompareCommand& command) {
   PENSTOCK_ASSIGN(const std::unique_ptr<ComparedModel> a, ComparedModel::Open(command.a));
   PENSTOCK_ASSIGN(const std::unique_ptr<ComparedModel> b, ComparedModel::Open(command.b));
-  PENSTOCK_ASSIGN(const Comparison comparison, Compare(*a, *b));
+  Result<Comparison> compared = Compare(*a, *b);
+  if (offload::IsDamage(compared.status())) {
+    bool others = false;
+    for (ComparedModel* const side : {a.get(), b.get()}) {
+      PENSTOCK_ASSIGN(const std::string left, side->UseWholeCommit());
+      if (left.empty()) continue;
+      LogNotice(left);
+      others = true;
+    }
+    if (others) compared = Compare(*a, *b);
+  }
+  PENSTOCK_ASSIGN(const Comparison comparison, std::move(compared));
   return CompareOutcome{.text = ToTable(comparison), .equal = comparison.equal()};
 }
 

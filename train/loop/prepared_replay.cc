@@ -126,7 +126,7 @@ Result<PreparedRun> PrepareReplay(const TrainOptions& given, ModelFamilies famil
   PENSTOCK_ASSIGN(ResumePoint from,
                   OpenResumePoint(of, replay.snapshot, LogNotice, offload::StateLock::kShared));
   PENSTOCK_TRY(TakeCommit(from, of, replay.commit));
-  PENSTOCK_TRY(CheckInfo(from.info, *from.state));
+  PENSTOCK_TRY(CheckInfo(from.info, *from.state, families));
   // Without a loss scale there is nothing to go on with.
   if (replay.other_dtype) from.train.loss_scale.reset();
   TrainOptions options = CompleteFrom(from.info, given);

@@ -97,7 +97,8 @@ Result<ResumePoint> OpenFilesOf(const Beginning& beginning, const std::optional<
 
 /// The newest commit that is whole on all ranks.
 Result<ResumePoint> OpenPoint(const Beginning& beginning, const std::optional<RunFolder>& folder,
-                              const std::optional<std::string>& snapshot, Ranks& ranks) {
+                              const std::optional<std::string>& snapshot, ModelFamilies families,
+                              Ranks& ranks) {
   PENSTOCK_ASSIGN(ResumePoint point, OpenFilesOf(beginning, folder, snapshot, ranks));
   PENSTOCK_ASSIGN(const Folder run, ranks.Agree(OpenShared(beginning)));
   const TogetherWith others{
@@ -106,7 +107,7 @@ Result<ResumePoint> OpenPoint(const Beginning& beginning, const std::optional<Ru
       .agree = [&ranks](const Status& mine) { return ranks.Agree(mine); },
       .gather = [&ranks](std::string mine) { return ranks.job().Gather(std::move(mine)); }};
   PENSTOCK_TRY(ranks.Agree(TakeWholeCommit(point, run, others)));
-  PENSTOCK_TRY(ranks.Agree(CheckInfo(point.info, *point.state)));
+  PENSTOCK_TRY(ranks.Agree(CheckInfo(point.info, *point.state, families)));
   return point;
 }
 
@@ -132,7 +133,8 @@ struct Continued {
 Result<Continued> OpenToContinue(const TrainOptions& given, ModelFamilies families, Ranks& ranks) {
   std::optional<RunFolder> folder;
   PENSTOCK_ASSIGN(Beginning beginning, BeginTogether(given, ranks, folder));
-  PENSTOCK_ASSIGN(ResumePoint from, OpenPoint(beginning, folder, given.resume_from, ranks));
+  PENSTOCK_ASSIGN(ResumePoint from,
+                  OpenPoint(beginning, folder, given.resume_from, families, ranks));
   TrainOptions options = CompleteFrom(from.info, given);
   PENSTOCK_ASSIGN(TrainJob job, ranks.Agree(PrepareJob(options, &from, families, ranks.place())));
   PENSTOCK_ASSIGN(std::vector<RunChange> changes, ranks.Agree(CheckResume(from, options, job)));

@@ -12,6 +12,10 @@ namespace {
 
 /// What the source measured for CUDA's kernels and libraries on a GPU.
 constexpr Bytes kRuntime = 1271_MiB;
+/// Buckets of DeepSpeed, buffers of NCCL and what PyTorch's allocator holds beside tensors, as the
+/// measured rows of docs/sizing.md show them.
+constexpr double kBuffersOfTensors = 0.4;
+constexpr Bytes kMaxBuffers = 14_GiB;
 /// Of a head, where a shape does not say.
 constexpr uint64_t kUsualHeadWidth = 128;
 
@@ -85,8 +89,9 @@ TopologyMemory EstimateMemory(const ModelShape& shape, const Topology& topology,
                               const Cluster& cluster) {
   const StageSplit split = SplitLayers(PipelineLayers(shape), topology.pipeline);
   const double parameters = FullestParameters(shape, topology, split);
+  // ZeRO stage 1 with Adam: 2 + 2 + 12 / N (Rajbhandari et al. 2020, section 5.1).
   const double bytes =
-      2 + 4 + 12 / Real(topology.data) + (cluster.fp32_accumulation ? kFp32AccumulationBytes : 0);
+      2 + 2 + 12 / Real(topology.data) + (cluster.fp32_accumulation ? kFp32AccumulationBytes : 0);
   const double tokens = Real(shape.sequence) * Real(topology.micro_batch);
   const double checkpoint = tokens * Real(shape.width) * 2;
   // The first stage keeps checkpoints of as many micro-batches as there are stages behind it; the
@@ -96,10 +101,16 @@ TopologyMemory EstimateMemory(const ModelShape& shape, const Topology& topology,
   const double logits = tokens * Real(shape.vocabulary) * 6 / Real(topology.tensor);
   const double first = layers * checkpoint * in_flight;
   const double last = layers * checkpoint + logits;
-  return {.states = WholeBytes(parameters * bytes),
-          .checkpoints = WholeBytes(first),
-          .working = WholeBytes(LayerActivations(shape, topology) + std::max(last - first, 0.0)),
-          .runtime = kRuntime};
+  TopologyMemory memory = {
+      .states = WholeBytes(parameters * bytes),
+      .checkpoints = WholeBytes(first),
+      .working = WholeBytes(LayerActivations(shape, topology) + std::max(last - first, 0.0)),
+      .buffers = 0_B,
+      .runtime = kRuntime};
+  const Bytes tensors = memory.states + memory.checkpoints + memory.working;
+  memory.buffers =
+      std::min(kMaxBuffers, WholeBytes(kBuffersOfTensors * static_cast<double>(tensors.value)));
+  return memory;
 }
 
 TopologyTime EstimateTime(const ModelShape& shape, const Topology& topology,

@@ -54,12 +54,13 @@ StageSplit SplitLayers(uint64_t layers, uint64_t pipeline);
 
 /// What the fullest GPU takes.
 struct TopologyMemory {
-  Bytes states;       ///< weights 2, gradients 4, states 12 / DP bytes a parameter
+  Bytes states;       ///< weights 2, gradients 2, states 12 / DP bytes a parameter
   Bytes checkpoints;  ///< of all micro-batches that are on their way through the pipeline
   Bytes working;      ///< activations of the layer that is computed, and logits
+  Bytes buffers;      ///< what DeepSpeed, NCCL and the allocator hold beside tensors
   Bytes runtime;      ///< the GPU's own libraries
 
-  Bytes total() const { return states + checkpoints + working + runtime; }
+  Bytes total() const { return states + checkpoints + working + buffers + runtime; }
 };
 TopologyMemory EstimateMemory(const ModelShape& shape, const Topology& topology,
                               const Cluster& cluster);

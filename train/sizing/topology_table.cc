@@ -42,9 +42,11 @@ std::optional<TopologyReason> MemoryReason(const JudgedTopology& judged, Bytes l
   const TopologyMemory& need = *judged.memory;
   return TopologyReason{
       "memory",
-      fmt::format("a GPU needs {} of {}: states {}, checkpoints {}, working {}, runtime {}",
-                  ToString(need.total()), ToString(limit), ToString(need.states),
-                  ToString(need.checkpoints), ToString(need.working), ToString(need.runtime))};
+      fmt::format(
+          "a GPU needs {} of {}: states {}, checkpoints {}, working {}, buffers {}, runtime {}",
+          ToString(need.total()), ToString(limit), ToString(need.states),
+          ToString(need.checkpoints), ToString(need.working), ToString(need.buffers),
+          ToString(need.runtime))};
 }
 
 /// Fills in what follows from a row's shape and time.

@@ -8,7 +8,6 @@
 #include "offload/uuid.h"
 #include "run/committed_run.h"
 #include "run/run_identity.h"
-#include "train/models/registry.h"
 #include "train/process/log.h"
 
 namespace penstock::train {
@@ -16,12 +15,12 @@ namespace {
 
 /// `uuid` is the state's, the others are the commit's.
 Status CheckInfoOf(const RunInfo& info, const std::string& uuid, uint64_t step,
-                   const std::string& json) {
+                   const std::string& json, ModelFamilies families) {
   PENSTOCK_TRY(CheckStateOf(info, uuid));
   if (info.kind != RunKind::kTrain) return {};  // its run.json says nothing of the training
   const std::string& state = info.state.first();
   PENSTOCK_ASSIGN(const CommitTexts texts, ReadCommitTexts(json, step, state));
-  const Result<ParsedModel> model = ParseModel(info.model_json, "of run.json");
+  const Result<ParsedModel> model = ParseModel(info.model_json, "of run.json", families);
   if (!model.ok()) {
     return MakeError(ErrorCode::kCorruption,
                      "run.json does not hold the model that step {} in {} was committed with: {}; "
@@ -42,14 +41,15 @@ Status CheckInfoOf(const RunInfo& info, const std::string& uuid, uint64_t step,
 
 }  // namespace
 
-Status CheckInfo(const RunInfo& info, const zero::CommittedState& state) {
+Status CheckInfo(const RunInfo& info, const zero::CommittedState& state, ModelFamilies families) {
   const zero::TrainState& train = state.train_state();
-  return CheckInfoOf(info, state.uuid(), train.step, train.run_json);
+  return CheckInfoOf(info, state.uuid(), train.step, train.run_json, families);
 }
 
 Status CheckInfo(const RunInfo& info, const offload::WholeState& state) {
   const offload::CommitRecord& commit = state.commit();
-  return CheckInfoOf(info, offload::ToString(state.uuid()), commit.head.step, commit.json);
+  return CheckInfoOf(info, offload::ToString(state.uuid()), commit.head.step, commit.json,
+                     AllModelFamilies());
 }
 
 Result<std::unique_ptr<zero::CommittedState>> OpenCommit(const RunInfo& info) {

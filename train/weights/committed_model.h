@@ -11,13 +11,15 @@
 #include "base/result.h"
 #include "offload/whole_state.h"
 #include "run/run_folder.h"
+#include "train/models/registry.h"
 #include "zero/committed_state.h"
 
 namespace penstock::train {
 
-/// Checks that `info` agrees with the commit in use of the state, which it names. Errors:
-/// kCorruption, naming what differs and both values.
-Status CheckInfo(const RunInfo& info, const zero::CommittedState& state);
+/// Checks that `info` agrees with the commit in use of the state, which it names. Its model is one
+/// of `families`. Errors: kCorruption, naming what differs and both values.
+Status CheckInfo(const RunInfo& info, const zero::CommittedState& state,
+                 ModelFamilies families = AllModelFamilies());
 Status CheckInfo(const RunInfo& info, const offload::WholeState& state);
 
 /// OpenFiles of the state that `info` names, and CheckInfo. Logs the notice of the commit.

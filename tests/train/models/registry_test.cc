@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "run/run_folder.h"
+#include "run/snapshot.h"
 #include "tests/temp_folder.h"
 #include "tests/train/models/bigram.h"
 #include "train/loop/trainer.h"
@@ -24,6 +25,7 @@ namespace {
 using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 constexpr char kBigram[] =
     R"({"model_type": "bigram", "vocab_size": 128, "width": 8, "context": 16})";
@@ -76,25 +78,29 @@ class TrainedFamily : public Registry {
     while (text.size() < 2000) text += "a bigram learns which letter follows which; ";
     folder_.Write("data.txt", text);
   }
-  /// Trains for some steps; returns the rows of metrics.jsonl.
+  /// Trains up to a step; returns the rows of metrics.jsonl.
   std::vector<json> TrainInto(const std::string& run, const std::string& home,
-                              const std::string& model = "model") const {
+                              const std::string& model = "model", uint64_t steps = kSteps,
+                              bool resume = false) const {
     const json place = home == "nvme" ? json{{"device", home}, {"nvme_path", folder_.Path()}}
                                       : json{{"device", home}};
-    const json config = {
-        {"train_micro_batch_size_per_gpu", 2},
-        {"gradient_accumulation_steps", 3},
-        {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 0.03}}}}},
-        {"zero_optimization",
-         {{"stage", 3}, {"offload_param", place}, {"offload_optimizer", place}}},
-        {"penstock",
-         {{"commit_every_seconds", 0}, {"compute_threads", 1}, {"rampup_batch_size", rampup_}}}};
+    const json config = {{"train_micro_batch_size_per_gpu", 2},
+                         {"gradient_accumulation_steps", 3},
+                         {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 0.03}}}}},
+                         {"zero_optimization",
+                          {{"stage", 3}, {"offload_param", place}, {"offload_optimizer", place}}},
+                         {"penstock",
+                          {{"commit_every_seconds", 0},
+                           {"compute_threads", 1},
+                           {"rampup_batch_size", rampup_},
+                           {"snapshot_every_steps", snapshot_every_}}}};
     TrainOptions options;
     options.model = folder_.Path(model);
     options.configs = {folder_.Write("config.json", config.dump())};
     options.data = folder_.Path("data.txt");
     options.out = folder_.Path(run);
-    options.steps = kSteps;
+    options.steps = steps;
+    options.resume = resume;
     options.device = DeviceChoice::kCpu;
     options.device_memory = 64_MiB;
     options.host_memory = 256_MiB;
@@ -108,6 +114,7 @@ class TrainedFamily : public Registry {
   }
 
   json rampup_;
+  uint64_t snapshot_every_ = 0;
 };
 
 TEST_F(TrainedFamily, LearnsTheSameInEveryPlacement) {
@@ -134,6 +141,16 @@ TEST_F(TrainedFamily, TrainsWithABatchThatGrows) {
     EXPECT_EQ(resident[i]["tokens"], batch * 16) << i;
     EXPECT_EQ(resident[i]["loss"], offloaded[i]["loss"]) << i;
   }
+}
+
+TEST_F(TrainedFamily, IsResumedAndKeptInSnapshotsAsWell) {
+  const std::vector<json> whole = TrainInto("whole", "cpu");
+  snapshot_every_ = 10;
+  TrainInto("run", "cpu", "model", 5);
+  const std::vector<json> resumed = TrainInto("run", "cpu", "model", kSteps, /*resume=*/true);
+  ASSERT_EQ(resumed.size(), kSteps);
+  for (size_t i = 0; i < kSteps; ++i) EXPECT_EQ(resumed[i]["loss"], whole[i]["loss"]) << i;
+  EXPECT_THAT(Snapshots(OpenRun(folder_.Path("run")).value()), SizeIs(2));
 }
 
 TEST_F(TrainedFamily, IsExportedUnderItsOwnNamesAndTrainedFromThere) {

@@ -54,33 +54,36 @@ TEST(TopologyTest, TheFormulaGivesTheTablesTflops) {
   }
 }
 
-TEST(TopologyTest, WhatRanOutOfMemoryNeedsMoreThan80GiB) {
-  std::set<int> lines;
+Bytes MemoryOf(const MeasuredTopology& row) {
+  return EstimateMemory(Gpt(row.hidden, row.layers), TopologyOf(row), ClusterOf(row)).total();
+}
+
+TEST(TopologyTest, WhatRanOutOfMemoryNeedsMoreThan80GiBButForOneRow) {
+  std::set<int> refused;
+  std::set<int> fit;
   for (const MeasuredTopology& row : kMeasuredTopologies) {
-    if (row.memory_gb >= 0) continue;
-    lines.insert(row.line);
-    EXPECT_GT(EstimateMemory(Gpt(row.hidden, row.layers), TopologyOf(row), ClusterOf(row)).total(),
-              80_GiB)
-        << row.line;
+    if (row.memory_gb < 0) (MemoryOf(row) > 80_GiB ? refused : fit).insert(row.line);
   }
-  EXPECT_THAT(lines, ElementsAre(793, 807, 917));
+  EXPECT_THAT(refused, ElementsAre(793, 806, 807, 917, 918));
+  // Its sizes are within 2 % those of 939, which took 67 GB.
+  EXPECT_THAT(fit, ElementsAre(957));
 }
 
 TEST(TopologyTest, WhatRanNeedsLessThan80GiBAndAboutWhatWasMeasured) {
   std::vector<double> errors;
   for (const MeasuredTopology& row : kMeasuredTopologies) {
     if (row.seconds == 0 || row.line == 659) continue;
-    const Bytes bytes =
-        EstimateMemory(Gpt(row.hidden, row.layers), TopologyOf(row), ClusterOf(row)).total();
+    const Bytes bytes = MemoryOf(row);
     EXPECT_LT(bytes, 80_GiB) << row.line;
     if (row.memory_gb == 0) continue;
     const double ratio = static_cast<double>(bytes.value) / 0x1p30 / row.memory_gb;
-    EXPECT_GT(ratio, 0.6) << row.line;
-    EXPECT_LT(ratio, 1.2) << row.line;
+    // 634 took less, 56 GB, with twice the micro-batch.
+    EXPECT_GT(ratio, row.line == 634 ? 0.7 : 0.85) << row.line;
+    EXPECT_LT(ratio, 1.15) << row.line;
     errors.push_back(std::abs(std::log(ratio)));
   }
   std::ranges::sort(errors);
-  EXPECT_LT(errors[errors.size() / 2], 0.13);  // the median
+  EXPECT_LT(errors[errors.size() / 2], 0.05);  // the median
 }
 
 TEST(TopologyTest, AStepTakesAboutWhatWasMeasured) {
