@@ -6,8 +6,6 @@
 
 #include "front/parallel_copy.h"
 #include "zero/schedule_builder.h"
-#include "zero/session.h"
-#include "zero/step_decision.h"
 
 namespace penstock::front {
 namespace {
@@ -24,34 +22,27 @@ offload::Schedule Training::PlanSchedule(const zero::StepOrder& order) const {
   return zero::BuildSchedule(model, plan_.layout, plan_.slots, zero::UpdateStart::kStepEnd);
 }
 
-Status Training::Keep(Status status) {
-  const bool final = !status.ok() && status.error().code != ErrorCode::kInvalidArgument;
-  if (final && failure_.ok()) failure_ = status;
-  return status;
-}
-
 void Training::Abandon() noexcept {
-  if (!failure_.ok()) return;
-  failure_ = MakeError(ErrorCode::kUnavailable,
+  if (!life_.failure().ok()) return;
+  life_.Fail(MakeError(ErrorCode::kUnavailable,
                        "a call of this training ended for want of memory; go on from the last "
-                       "commit");
+                       "commit"));
 }
 
 Status Training::CheckReady() {
   if (copies_ != nullptr) PENSTOCK_TRY(Keep(copies_->status()));
-  PENSTOCK_TRY(failure_);
-  if (unfilled_ == 0) return {};
-  const auto unit = std::ranges::find(filled_, false) - filled_.begin();
+  PENSTOCK_TRY(life_.failure());
+  if (life_.filled()) return {};
   return MakeError(ErrorCode::kInvalidArgument,
                    "the weights of {} units are missing, of {} first; fill every unit before it is "
                    "used",
-                   unfilled_, plan_.layout.model.modules[static_cast<size_t>(unit)].name);
+                   life_.unfilled(), plan_.layout.module(life_.FirstUnfilled()).name);
 }
 
 Status Training::CheckUnit(uint32_t unit) const {
-  if (unit < filled_.size()) return {};
+  if (unit < settled_.size()) return {};
   return MakeError(ErrorCode::kInvalidArgument, "unit {} is unknown; the model has units 0 to {}",
-                   unit, filled_.size() - 1);
+                   unit, settled_.size() - 1);
 }
 
 Status Training::CheckTensor(uint32_t unit, uint32_t tensor) const {
@@ -62,18 +53,17 @@ Status Training::CheckTensor(uint32_t unit, uint32_t tensor) const {
                    plan_.layout.module(ModuleId{unit}).name, tensor, tensors - 1);
 }
 
-/// Begins a step with the first thing that belongs to one.
+/// Begins a step with the first thing that belongs to one. Precondition: CheckReady.
 Status Training::BeginStep() {
-  if (open_) return {};
-  if (counts_.skipped_in_a_row >= zero::kMaxSkippedInARow) {
-    return MakeError(ErrorCode::kNumeric,
-                     "{} steps in a row were skipped because their gradients were not finite; "
-                     "lower the learning rate or the loss scale, and go on from the last commit",
-                     counts_.skipped_in_a_row);
+  if (life_.open()) return {};
+  if (const Status streaks = life_.CheckStreaks(); !streaks.ok()) {
+    return MakeError(
+        streaks.error().code,
+        "{}; lower the learning rate or the loss scale, and resume from the last commit",
+        streaks.error().message);
   }
-  open_ = true;
+  life_.BeginStep();
   use_ = 0;
-  order_.BeginStep();
   return {};
 }
 
@@ -95,7 +85,7 @@ Status Training::BeginUse(uint32_t unit, UseKind kind, bool brings) {
   PENSTOCK_TRY(CheckUnit(unit));
   if (kind == UseKind::kAside) return {};
   PENSTOCK_TRY(BeginStep());
-  order_.Used(ModuleId{unit});
+  life_.Use(ModuleId{unit});
   const uint64_t time = TimeOf(ModuleId{unit});
   if (brings) SetTime(time);
   return {};
@@ -218,7 +208,7 @@ Result<std::vector<zero::GroupSpec>> Training::GroupsOf(
 Status Training::Update(std::vector<zero::GroupSpec> groups, double grad_scale) {
   const double lr = groups.front().lr.value_or(0);
   states().SetGroups(std::move(groups));
-  PENSTOCK_TRY(states().BeginStep(lr, counts_.optimizer_steps + 1));
+  PENSTOCK_TRY(states().BeginStep(lr, counts().optimizer_steps + 1));
   if (home_ != nullptr) return home_->states().UpdateStep(grad_scale);
   if (!state_->takes_two_passes()) return state_->UpdateStep(grad_scale);
   PENSTOCK_ASSIGN(const std::span<const kernels::TrustSums> sums, state_->SumForTrust(grad_scale));
@@ -234,16 +224,12 @@ Result<Outcome> Training::EndStep(std::span<const GroupScalars> groups, double m
   PENSTOCK_ASSIGN(const zero::GradientNorm::Value gradient, Norm());
   PENSTOCK_TRY(AwaitCopies());   // of weights that were used since: the update changes them,
   PENSTOCK_TRY(FinishCommit());  // as it does the tiles of a commit that was begun since
-  const double clip = max_norm > 0 ? max_norm : plan_.engine.config.gradient_clipping;
-  PENSTOCK_ASSIGN(const zero::StepDecision decision,
-                  zero::DecideStep({.gradient_clipping = clip, .skips_overflow = true}, gradient,
-                                   loss_scale, /*forward_is_finite=*/true));
+  zero::StepScalars scalars{.gradient_clipping = {}, .loss_scale = loss_scale};
+  if (max_norm > 0) scalars.gradient_clipping = max_norm;
+  PENSTOCK_ASSIGN(const zero::StepDecision decision, life_.Decide(gradient, scalars));
   PENSTOCK_TRY(
       Keep(decision.skip ? states().SkipStep() : Update(std::move(specs), decision.grad_scale)));
-  counts_.step += 1;
-  counts_.optimizer_steps += decision.skip ? 0 : 1;
-  counts_.skipped_in_a_row = decision.skip ? counts_.skipped_in_a_row + 1 : 0;
-  std::optional<zero::StepOrder> order = order_.EndStep();
+  const std::optional<zero::StepOrder> order = life_.EndStep(decision);
   CloseStep();
   if (order) {
     auto schedule = std::make_unique<offload::Schedule>(PlanSchedule(*order));
@@ -254,14 +240,13 @@ Result<Outcome> Training::EndStep(std::span<const GroupScalars> groups, double m
     step_start_ += schedule_->length();
   }
   SetTime(step_start_);
-  return Outcome{.step = counts_.step,
-                 .optimizer_steps = counts_.optimizer_steps,
+  return Outcome{.step = counts().step,
+                 .optimizer_steps = counts().optimizer_steps,
                  .grad_norm = decision.grad_norm,
                  .skipped = decision.skip};
 }
 
 void Training::CloseStep() {
-  open_ = false;
   norm_.reset();
   read_.reset();
   inbox_->Clear();
@@ -271,13 +256,14 @@ void Training::CloseStep() {
 /// Another step comes in its place, with a time of its own.
 Status Training::DropStep() {
   PENSTOCK_TRY(CheckReady());
-  if (!open_) return {};
+  if (!life_.open()) return {};
   PENSTOCK_TRY(AwaitCopies());
   if (norm_) {
     PENSTOCK_TRY(states().SkipStep());
   } else {
     PENSTOCK_TRY(Keep(states().DropGradients(inbox_->tiles())));
   }
+  life_.DropStep();
   CloseStep();
   step_start_ += schedule_->length();
   SetTime(step_start_);

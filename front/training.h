@@ -1,10 +1,11 @@
 // A training whose model somebody else computes: the C interface (front/penstock.h) as a class.
 //
 // Stands on the host half of the engine, zero::StateEngine, or on states that are at home on the
-// caller's device (front/device_home.h), and adds what zero::Session is for
-// models of our own: it counts steps, decides whether a step is applied or skipped, records in
-// which order a step uses units, and plans the next steps by that. Updates begin when the step
-// ends, never with their gradients: only the caller knows whether there will be an update.
+// caller's device (front/device_home.h), and adds what zero::Session is for models of our own. What
+// counts, what is skipped and when the training ends is decided by zero/step_life.h. A step begins
+// with the first thing that belongs to it. The order in which it uses units is recorded, and the
+// next steps are planned by it. Updates begin when the step ends, never with their gradients: only
+// the caller knows whether there will be an update.
 //
 // Threads: one at a time.
 #pragma once
@@ -16,6 +17,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/folder_watch.h"
@@ -32,8 +34,8 @@
 #include "zero/caller_states.h"
 #include "zero/committed_state.h"
 #include "zero/state_engine.h"
+#include "zero/step_life.h"
 #include "zero/tile_fill.h"
-#include "zero/use_order.h"
 
 namespace penstock::front {
 
@@ -95,8 +97,8 @@ class Training {
   /// The text of the commit from which it continued; none if it is new.
   const std::optional<std::string>& continued() const { return continued_; }
   bool moved() const { return moved_; }
-  const zero::TrainState& counts() const { return counts_; }
-  uint64_t late_uses() const { return order_.late(); }
+  const offload::CommitHead& counts() const { return life_.counts(); }
+  uint64_t late_uses() const { return life_.late_uses(); }
   /// Whether the caller adds up micro-batches, and gives each gradient once a step.
   bool sums_on_device() const { return plan_.device_sums.value > 0; }
   /// How often a gradient waited for room to arrive in.
@@ -117,7 +119,7 @@ class Training {
   Status BuildInbox();
   Status Continue(std::unique_ptr<zero::CommittedState> from);
   Status MoveFrom(const zero::CommittedState& from);
-  void GoOnFrom(const zero::TrainState& counts);
+  offload::CommitHead GoOnFrom(zero::TrainState from);
   offload::Schedule PlanSchedule(const zero::StepOrder& order) const;
   Status CheckReady();
   Status CheckUnfilled(uint32_t unit) const;
@@ -157,8 +159,8 @@ class Training {
   Status Update(std::vector<zero::GroupSpec> groups, double grad_scale);
   Status LoadTile(offload::TileId tile);
   void CloseStep();
-  /// Keeps the first failure that ends the training.
-  Status Keep(Status status);
+  /// Keeps a failure that ends the training.
+  Status Keep(Status status) { return life_.Keep(std::move(status)); }
   Status CheckWatched() const;
 
   Plan plan_;
@@ -167,17 +169,11 @@ class Training {
   std::unique_ptr<zero::StateEngine> state_;
   std::unique_ptr<DeviceHome> home_;
   std::optional<GradientInbox> inbox_;
-  zero::UseOrder order_;
-  zero::TrainState counts_;
+  zero::StepLife life_;
   std::optional<std::string> continued_;
   bool moved_ = false;
   std::optional<FolderWatch> watch_;
-  std::optional<uint64_t> committing_;      ///< the step of the commit that was begun
-  std::optional<uint64_t> committed_step_;  ///< of the last commit that is durable
-  size_t unfilled_ = 0;                     ///< units that Fill has to be called for
-  std::vector<bool> filled_;                ///< units
-  std::vector<bool> settled_;               ///< units whose last update was waited for in this step
-  bool open_ = false;                       ///< a step is under way
+  std::vector<bool> settled_;  ///< units whose last update was waited for in this step
   std::optional<zero::GradientNorm::Value> norm_;  ///< of the open step
   uint64_t step_start_ = 0;                        ///< in the time of the schedule
   uint64_t use_ = 0;                               ///< that the plan names next
@@ -188,7 +184,6 @@ class Training {
     std::vector<std::byte> record;
   };
   std::optional<ReadTile> read_;
-  Status failure_;
   ArrivalRoom room_;
   std::unique_ptr<DeviceCopies> copies_;  ///< with the first; last: they use what is above
 };

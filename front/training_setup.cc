@@ -25,13 +25,20 @@ void KeepFromChildren(std::span<std::byte> memory) {
   static_cast<void>(::madvise(memory.data(), memory.size(), MADV_DONTFORK));
 }
 
+/// The caller scales the loss, and reports none.
+zero::LifeRules RulesOf(const config::Config& config) {
+  return {.step = {.gradient_clipping = config.gradient_clipping, .skips_overflow = true},
+          .loss_scaling = {},
+          .reports_loss = false,
+          .two_slots = config.durable,
+          .commits_within_steps = true};
+}
+
 }  // namespace
 
 Training::Training(Plan plan)
     : plan_(std::move(plan)),
-      order_(plan_.engine.model),
-      counts_{{.seed = plan_.engine.seed}, {}},
-      filled_(plan_.engine.model.modules.size(), false),
+      life_(plan_.engine.model, RulesOf(config()), {.seed = plan_.engine.seed}),
       settled_(plan_.engine.model.modules.size(), false) {}
 
 Result<std::unique_ptr<Training>> Training::Create(Plan plan) {
@@ -76,7 +83,6 @@ Status Training::Build() {
   for (const std::span<std::byte> memory_of : {states().memory(), room_.bytes()}) {
     KeepFromChildren(memory_of);
   }
-  unfilled_ = filled_.size();
   const std::vector<std::string>& notices = states().io().notices;
   plan_.notices.insert(plan_.notices.end(), notices.begin(), notices.end());
   return {};
@@ -86,7 +92,7 @@ Status Training::Build() {
 Status Training::BuildInbox() {
   GradientInbox::Callbacks callbacks{
       .place = [this](TileId tile) { return state_->Gradient(tile).data(); },
-      .last = [this](ModuleId module) { order_.Reduced(module); },
+      .last = [this](ModuleId module) { life_.Reduce(module); },
       .complete =
           [this](ModuleId module) {
             state_->GradientsArrived(plan_.layout.TrainedTilesOf(module));
@@ -107,20 +113,18 @@ Status Training::BuildInbox() {
 /// Goes on from a commit: in its files, or `from` another state, which is moved.
 Status Training::Continue(std::unique_ptr<zero::CommittedState> from) {
   if (plan_.continue_from.empty()) return {};
-  unfilled_ = 0;
   if (from != nullptr) return MoveFrom(*from);
-  PENSTOCK_ASSIGN(const zero::TrainState counts, states().Adopt());
-  GoOnFrom(counts);
+  PENSTOCK_ASSIGN(zero::TrainState adopted, states().Adopt());
+  life_.Adopt(GoOnFrom(std::move(adopted)));
   return {};
 }
 
 /// Steps that were skipped in a row are counted anew: the caller may have changed what led there.
-void Training::GoOnFrom(const zero::TrainState& counts) {
-  counts_ = counts;
-  counts_.skipped_in_a_row = 0;
-  counts_.loss_scale.reset();  // is the caller's
-  committed_step_ = counts_.step;
-  continued_ = std::exchange(counts_.run_json, {});
+offload::CommitHead Training::GoOnFrom(zero::TrainState from) {
+  continued_ = std::move(from.run_json);
+  from.skipped_in_a_row = 0;
+  from.loss_scale.reset();  // is the caller's
+  return from;
 }
 
 Status Training::MoveFrom(const zero::CommittedState& from) {
@@ -132,19 +136,17 @@ Status Training::MoveFrom(const zero::CommittedState& from) {
   }
   PENSTOCK_ASSIGN(const zero::TileFill fill, zero::FillFromState(plan_.layout, from));
   PENSTOCK_TRY(states().FillTiles(fill));
-  GoOnFrom(from.train_state());
-  zero::TrainState counts = counts_;
-  counts.run_json = *continued_;
-  states().BeginCommit(counts, [] { return Status(); });
-  PENSTOCK_TRY(states().FinishCommit());
+  life_.FillFrom(GoOnFrom(from.train_state()));
+  states().BeginCommit({life_.BeginCommit(), *continued_}, [] { return Status(); });
+  PENSTOCK_TRY(FinishCommit());
   moved_ = true;
   return {};
 }
 
 Status Training::CheckUnfilled(uint32_t unit) const {
-  PENSTOCK_TRY(failure_);
+  PENSTOCK_TRY(life_.failure());
   PENSTOCK_TRY(CheckUnit(unit));
-  if (unfilled_ != 0 && !filled_[unit]) return {};
+  if (!life_.filled(ModuleId{unit})) return {};
   return MakeError(ErrorCode::kInvalidArgument,
                    "unit {} was filled already; fill each unit once, and none of a training that "
                    "continues a commit",
@@ -155,11 +157,11 @@ Status Training::FillUnit(uint32_t unit, const zero::TileFill& fill) {
   for (const TileId tile : plan_.layout.TilesOf(ModuleId{unit})) {
     Status filled = states().FillTile(tile, fill);
     if (filled.ok()) continue;
-    failure_ = filled;  // whatever it is, the store has ended with it
+    life_.Fail(filled);  // whatever it is, the store has ended with it
     return filled;
   }
-  filled_[unit] = true;
-  return --unfilled_ == 0 ? Keep(states().EndFill()) : Status();
+  life_.Fill(ModuleId{unit});
+  return life_.filled() ? Keep(states().EndFill()) : Status();
 }
 
 Status Training::Fill(uint32_t unit, const void* const* tensors) {
@@ -240,26 +242,8 @@ Status Training::FillStates(uint32_t unit, const StatesOfUnit& states) {
 }
 
 Status Training::BeginAt(uint64_t step, uint64_t optimizer_steps) {
-  PENSTOCK_TRY(failure_);
-  if (continued_ || counts_.step != 0 || open_) {
-    return MakeError(
-        ErrorCode::kInvalidArgument,
-        "the training has steps of its own already; say before its first step, and not "
-        "of a commit that is continued, how many were made elsewhere");
-  }
-  if (step > offload::kMostSteps / 2) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "{} steps are said to have been made elsewhere; at most {} can be", step,
-                     offload::kMostSteps / 2);
-  }
-  if (optimizer_steps > step) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "{} of {} steps are said not to have been skipped; give at most as many",
-                     optimizer_steps, step);
-  }
-  counts_.step = step;
-  counts_.optimizer_steps = optimizer_steps;
-  return {};
+  PENSTOCK_TRY(life_.failure());
+  return life_.BeginAt(step, optimizer_steps);
 }
 
 }  // namespace penstock::front

@@ -33,23 +33,22 @@ Status Training::BeginCommit(std::string json) {
                      json.size(), kLongestText);
   }
   PENSTOCK_TRY(FinishCommit());
-  zero::TrainState state = counts_;
-  state.run_json = std::move(json);
-  states().BeginCommit(state, [] { return Status(); });
-  committing_ = counts_.step;
+  PENSTOCK_TRY(life_.CheckCommit());
+  states().BeginCommit({life_.BeginCommit(), std::move(json)}, [] { return Status(); });
   return {};
 }
 
 Status Training::FinishCommit() {
-  PENSTOCK_TRY(failure_);
-  PENSTOCK_TRY(Keep(states().FinishCommit()));
-  if (committing_) PENSTOCK_TRY(Keep(CheckWatched()));
-  if (committing_) committed_step_ = std::exchange(committing_, std::nullopt);
-  return {};
+  PENSTOCK_TRY(life_.failure());
+  if (!life_.commits().pending()) return {};
+  Status made = states().FinishCommit();
+  if (made.ok()) made = CheckWatched();
+  life_.EndCommit(made);
+  return made;
 }
 
 Status Training::Watch(const std::string& folder, const std::vector<std::string>& names) {
-  PENSTOCK_TRY(failure_);
+  PENSTOCK_TRY(life_.failure());
   PENSTOCK_ASSIGN(const Folder opened, Folder::Open(folder));
   PENSTOCK_ASSIGN(watch_, FolderWatch::Begin(opened, names));
   return {};
@@ -60,14 +59,15 @@ Status Training::CheckWatched() const {
   const Status whole = watch_ ? watch_->Check() : Status();
   if (whole.ok() || whole.error().code != ErrorCode::kNotFound) return {};
   return MakeError(ErrorCode::kNotFound, "{}; step {} is committed in {}", whole.error().message,
-                   *committing_, fmt::join(states().io().paths, ", "));
+                   counts().step, fmt::join(states().io().paths, ", "));
 }
 
 Status Training::CopyCommit(const std::vector<std::string>& paths) {
   PENSTOCK_TRY(CheckReady());
   PENSTOCK_TRY(FinishCommit());
   const std::vector<std::string>& from = states().io().paths;
-  if (!committed_step_) {
+  const std::optional<uint64_t> committed = life_.commits().newest();
+  if (!committed) {
     return MakeError(ErrorCode::kNotFound, "nothing was committed yet in {}; commit first",
                      from.front());
   }
@@ -77,11 +77,11 @@ Status Training::CopyCommit(const std::vector<std::string>& paths) {
                      from.size());
   }
   // With one slot, updates write over what was committed.
-  if (!plan_.engine.config.durable && *committed_step_ != counts_.step) {
+  if (!plan_.engine.config.durable && *committed != counts().step) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "the commit of step {} is gone, because \"durable\" is false and step {} has "
                      "ended; copy a commit before the next step ends",
-                     *committed_step_, counts_.step);
+                     *committed, counts().step);
   }
   PENSTOCK_ASSIGN(const offload::WholeState state,
                   offload::WholeState::Open({from}, offload::StateLock::kHeld));

@@ -4,9 +4,18 @@
 #include <cmath>
 
 #include "zero/lr_schedule.h"
-#include "zero/step_decision.h"
 
 namespace penstock::zero {
+namespace {
+
+LifeRules RulesOf(const config::Config& config, bool reports_loss) {
+  return {.step = {config.gradient_clipping, config.check_grad_overflow},
+          .loss_scaling = config.loss_scaling,
+          .reports_loss = reports_loss,
+          .two_slots = config.durable};
+}
+
+}  // namespace
 
 using offload::Index;
 
@@ -26,15 +35,10 @@ Session::Session(Engine& engine, bool reports_loss)
       config_(engine.options().config),
       reports_loss_(reports_loss),
       doing_(engine.options().doing),
-      order_(engine.options().model),
-      state_{{.seed = engine.options().seed,
-              .compute_threads = static_cast<uint32_t>(config_.compute_threads)},
-             {}},
+      life_(engine.options().model, RulesOf(config_, reports_loss),
+            {.seed = engine.options().seed,
+             .compute_threads = static_cast<uint32_t>(config_.compute_threads)}),
       modules_(engine.layout().model.modules.size()) {
-  if (config_.loss_scaling) {
-    loss_scale_.emplace(*config_.loss_scaling);
-    state_.loss_scale = loss_scale_->state();
-  }
   if (!doing_) return;
   for (const offload::ModuleLayout& module : layout().model.modules) {
     deeds_.push_back({.waits = "waits for weights of " + module.name,
@@ -43,64 +47,45 @@ Session::Session(Engine& engine, bool reports_loss)
 }
 
 Session::~Session() {
-  if (open_) static_cast<void>(Drop(steps_begun_));
+  if (life_.open()) static_cast<void>(Drop(life_.steps_begun()));
   static_cast<void>(FinishCommit());
   owned_.reset();  // its streams may still report a loss
 }
 
 Status Session::CheckEmpty() const {
-  PENSTOCK_TRY(failure_);
-  if (!filled_) return {};
+  PENSTOCK_TRY(life_.failure());
+  if (!life_.filled()) return {};
   return MakeError(ErrorCode::kInvalidArgument,
                    "the state was filled twice; fill it once, before the first step");
 }
 
-Status Session::CheckFilled() const {
-  if (filled_) return {};
-  return MakeError(ErrorCode::kInvalidArgument,
-                   "the state is empty; call Initialize, Fill or Adopt first");
-}
-
 /// Nothing is computed with a state of which a part is missing.
 Status Session::Filled(Status status) {
-  if (!status.ok()) failure_ = status;
+  life_.Fail(status);
   return status;
 }
 
 Status Session::Initialize(const TensorSource& source) {
   PENSTOCK_TRY(CheckEmpty());
-  filled_ = true;
   const auto accumulator = static_cast<float>(config_.optimizer.initial_accumulator_value);
-  return Filled(engine_.FillTiles(FillFromTensors(layout(), source, accumulator)));
+  PENSTOCK_TRY(Filled(engine_.FillTiles(FillFromTensors(layout(), source, accumulator))));
+  life_.FillAll();
+  return {};
 }
 
 Status Session::Fill(const TileFill& fill, const TrainState& state) {
   PENSTOCK_TRY(CheckEmpty());
-  filled_ = true;
   PENSTOCK_TRY(Filled(engine_.FillTiles(fill)));
-  TakeCounts(state);
+  life_.FillFrom(state);
   return {};
-}
-
-/// Goes on from what a commit keeps.
-void Session::TakeCounts(const TrainState& state) {
-  adopted_ = true;
-  state_ = state;
-  state_.run_json.clear();
-  if (!config_.loss_scaling) return;
-  if (state.loss_scale) loss_scale_.emplace(*config_.loss_scaling, *state.loss_scale);
-  state_.loss_scale = loss_scale_->state();
 }
 
 Result<TrainState> Session::Adopt() {
   PENSTOCK_TRY(CheckEmpty());
-  filled_ = true;
   Result<TrainState> adopted = engine_.Adopt();
   PENSTOCK_TRY(Filled(adopted.status()));
-  const TrainState state = std::move(adopted).value();
-  life_.Adopt(state.step);
-  TakeCounts(state);
-  return state;
+  life_.Adopt(*adopted);
+  return adopted;
 }
 
 Status Session::CheckMicroBatches(uint64_t micro_batches) const {
@@ -109,62 +94,41 @@ Status Session::CheckMicroBatches(uint64_t micro_batches) const {
   return MakeError(ErrorCode::kInvalidArgument,
                    "step {} was begun with {} micro-batches, and gradient_accumulation_steps, for "
                    "which memory is planned, is {}; begin it with 1 to {}",
-                   state_.step + 1, micro_batches, most, most);
-}
-
-Status Session::CheckCanBegin() const {
-  PENSTOCK_TRY(failure_);
-  PENSTOCK_TRY(CheckFilled());
-  if (!open_) return {};
-  return MakeError(ErrorCode::kInvalidArgument,
-                   "step {} was begun while step {} is open; finish or drop that one first",
-                   state_.step + 2, state_.step + 1);
+                   state().step + 1, micro_batches, most, most);
 }
 
 Result<Step> Session::BeginStep(std::optional<uint64_t> micro_batches) {
-  PENSTOCK_TRY(CheckCanBegin());
-  PENSTOCK_TRY(CheckSkips());
+  PENSTOCK_TRY(life_.CheckBegin());
   const uint64_t of_step = micro_batches.value_or(config_.gradient_accumulation_steps);
   PENSTOCK_TRY(CheckMicroBatches(of_step));
-  scale_of_step_ = NextLossScale();
+  PENSTOCK_TRY(BeginEngine(state().step + 1));
+  life_.BeginStep();
   micro_batches_ = of_step;
-  repeated_ = false;
-  PENSTOCK_ASSIGN(Step step, Open(state_.step + 1));
   if (!reports_loss_) engine_.AllowUpdates();
   MutexLock lock(mutex_);
-  reporting_ = steps_begun_;
+  reporting_ = life_.steps_begun();
   loss_.reset();
-  return step;
+  return Opened();
 }
 
+/// No loss of it counts: reporting_ says so.
 Result<Step> Session::RepeatStep() {
-  PENSTOCK_TRY(CheckCanBegin());
-  if (!std::exchange(repeatable_, false)) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "step {} cannot be repeated: only a step that was skipped can, once, before "
-                     "another begins",
-                     state_.step);
-  }
-  repeated_ = true;
-  return Open(state_.step);
+  PENSTOCK_TRY(life_.CheckRepeat());
+  PENSTOCK_TRY(BeginEngine(state().step));
+  life_.RepeatStep();
+  return Opened();
 }
 
-/// Its loss counts once reporting_ says so.
-Result<Step> Session::Open(uint64_t number) {
-  const uint64_t t = state_.optimizer_steps + 1;
+Status Session::BeginEngine(uint64_t number) {
+  const uint64_t t = state().optimizer_steps + 1;
   PENSTOCK_TRY(CheckBetas(config_.scheduler, t));
   lr_ = LearningRate(config_.scheduler, config_.optimizer.lr, t);
   engine_.NumberStep(number);
-  PENSTOCK_TRY(engine_.BeginStep(lr_, t));
-  open_ = true;
-  repeatable_ = false;
-  ++steps_begun_;
-  order_.BeginStep();
-  return Step(*this, steps_begun_);
+  return engine_.BeginStep(lr_, t);
 }
 
 Status Session::CheckOpen(uint64_t step) const {
-  if (open_ && step == steps_begun_) return {};
+  if (life_.open() && step == life_.steps_begun()) return {};
   return MakeError(ErrorCode::kInvalidArgument,
                    "a step was used after its end; begin another with Session::BeginStep");
 }
@@ -205,13 +169,9 @@ Result<Use> Session::Acquire(uint64_t step, ModuleId module) {
   }
   if (doing_) doing_(deeds_[Index(module)].waits);
   const Result<const std::byte*> weights = engine_.Acquire(module);
-  if (!weights.ok()) {
-    // All but a caller's mistake is for good: of the drive, of a commit beside the step.
-    if (weights.error().code != ErrorCode::kInvalidArgument) failure_ = weights.error();
-    return weights.error();
-  }
+  PENSTOCK_TRY(life_.Keep(weights.status()));  // of the drive, of a commit beside the step
   if (doing_) doing_(deeds_[Index(module)].computes);
-  order_.Used(module);
+  life_.Use(module);
   Of(module).used = true;
   ++Of(module).held;
   return Use(*this, step, module, *weights);
@@ -228,14 +188,14 @@ Status Session::CheckUsed(uint64_t step, ModuleId module) const {
 
 /// A lease that outlives its step was released by the step's end.
 void Session::Release(uint64_t step, ModuleId module) {
-  if (!open_ || step != steps_begun_) return;
+  if (!CheckOpen(step).ok()) return;
   --Of(module).held;
   engine_.Release(module);
 }
 
 void Session::Reduced(ModuleId module) {
   Of(module).reduced = true;
-  order_.Reduced(module);
+  life_.Reduce(module);
 }
 
 void Session::ReportLoss(uint64_t step, double loss) {
@@ -247,24 +207,19 @@ void Session::ReportLoss(uint64_t step, double loss) {
 }
 
 Status Session::CheckComplete() const {
-  if (life_.pending()) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "step {} was finished while a commit is being made, whose tiles its update "
-                     "would change; finish the commit first",
-                     state_.step + 1);
-  }
+  PENSTOCK_TRY(life_.CheckEnd());
   for (const ModuleId module : offload::Ids<ModuleId>(modules_.size())) {
     const Module& done = modules_[Index(module)];
     if (done.held > 0) {
       return MakeError(ErrorCode::kInvalidArgument,
                        "step {} was finished while module {} is in use; release its lease first",
-                       state_.step + 1, NameOf(module));
+                       state().step + 1, NameOf(module));
     }
     if (!done.reduced && layout().model.TrainedElements(module) > 0) {
       return MakeError(ErrorCode::kInvalidArgument,
                        "step {} was finished without the gradient of module {}; reduce the "
                        "gradient of every module that is not frozen, or drop the step",
-                       state_.step + 1, NameOf(module));
+                       state().step + 1, NameOf(module));
     }
   }
   return {};
@@ -272,16 +227,10 @@ Status Session::CheckComplete() const {
 
 Result<StepOutcome> Session::Finish(uint64_t step, const StepNote& note) {
   PENSTOCK_TRY(CheckOpen(step));
-  if (repeated_) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "step {} was repeated, and was finished again; drop it", state_.step);
-  }
   PENSTOCK_TRY(CheckComplete());
   Result<StepOutcome> outcome = FinishOpen(note);
   // A step without a loss is over and changed nothing.
-  if (!outcome.ok() && outcome.error().code != ErrorCode::kInvalidArgument) {
-    failure_ = outcome.error();
-  }
+  if (!life_.Keep(outcome.status()).ok()) life_.DropStep();
   EndStep();
   return outcome;
 }
@@ -294,7 +243,7 @@ std::optional<Session::ReportedLoss> Session::TakeLoss() {
     reporting_ = 0;
     loss = std::exchange(loss_, std::nullopt);
   }
-  if (loss || !reports_loss_) life_.ForwardDone(!loss || std::isfinite(loss->value));
+  if (loss) life_.ForwardDone(std::isfinite(loss->value));
   return loss;
 }
 
@@ -311,46 +260,25 @@ Result<StepOutcome> Session::FinishOpen(const StepNote& note) {
     PENSTOCK_TRY(engine_.SkipStep());
     return MakeError(
         ErrorCode::kInvalidArgument, "step {} was finished before its loss was reported; {}",
-        state_.step + 1,
+        state().step + 1,
         layout().world_size == 1
             ? "report it from the compute stream, or before the step is finished"
             : "with several ranks, report the losses of the micro-batches by Step::ReportLosses");
   }
-  const bool forward_is_finite = !loss || std::isfinite(loss->value);
-  const Result<StepDecision> decision =
-      DecideStep({config_.gradient_clipping, config_.check_grad_overflow}, *gradient,
-                 scale_of_step_, forward_is_finite);
+  const Result<StepDecision> decision = life_.Decide(*gradient);
   const bool skip = !decision.ok() || decision->skip;
   PENSTOCK_TRY(skip ? engine_.SkipStep() : engine_.UpdateStep(decision->grad_scale));
   PENSTOCK_TRY(decision.status());
-  Count(skip, forward_is_finite, decision->grad_norm);
-  if (const std::optional<StepOrder> order = order_.EndStep()) engine_.SetOrder(*order);
+  if (const std::optional<StepOrder> order = life_.EndStep(*decision)) engine_.SetOrder(*order);
   const std::span<const StepNote> notes = alone ? std::span(&note, 1) : engine_.notes();
-  return StepOutcome{.step = state_.step,
+  return StepOutcome{.step = state().step,
                      .lr = lr_,
                      .grad_norm = decision->grad_norm,
-                     .loss_scale = NextLossScale(),
+                     .loss_scale = life_.next_scale(),
                      .skipped = skip,
                      .notes = {notes.begin(), notes.end()},
                      .loss_at = loss ? loss->at : gradients_at,
                      .gradients_at = gradients_at};
-}
-
-void Session::Count(bool skipped, bool forward_is_finite, double grad_norm) {
-  // Weights that were updated have proved nothing yet.
-  proven_ = skipped && (proven_ || forward_is_finite);
-  adopted_ = skipped && adopted_;
-  state_.step += 1;
-  state_.optimizer_steps += skipped ? 0 : 1;
-  state_.skipped_in_a_row = skipped ? state_.skipped_in_a_row + 1 : 0;
-  repeatable_ = skipped;
-  losses_not_finite_ = forward_is_finite ? 0 : losses_not_finite_ + 1;
-  if (!loss_scale_) return;
-  const double scale = loss_scale_->value();
-  loss_scale_->Count(skipped);
-  const bool is_zero = !skipped && grad_norm == 0 && loss_scale_->value() == scale;
-  zero_gradients_ = is_zero ? zero_gradients_ + 1 : 0;
-  state_.loss_scale = loss_scale_->state();
 }
 
 Status Session::Drop(uint64_t step) {
@@ -360,13 +288,13 @@ Status Session::Drop(uint64_t step) {
   }
   static_cast<void>(TakeLoss());
   Status dropped = engine_.DropStep();
-  if (!dropped.ok()) failure_ = dropped;
+  life_.Fail(dropped);
+  life_.DropStep();
   EndStep();
   return dropped;
 }
 
 void Session::EndStep() {
-  open_ = false;
   for (Module& module : modules_) module = {};
 }
 

@@ -9,17 +9,15 @@
 //   step.Finish()
 //   session->BeginCommit(…) … session->FinishCommit()
 //
-// The session counts steps, gives the learning rate, clips, skips and ends a training that only
-// skips. It records in which order a step uses the modules; a use out of order is served, counted
-// (late_uses) and planned for from the next step on.
+// The session gives the learning rate. It records in which order a step uses the modules; a use out
+// of order is served, counted (late_uses) and planned for from the next step on.
+// What counts, what is skipped, when the training ends and when a commit may be made is decided by
+// zero/step_life.h.
 //
 // Misuse is a Status with code kInvalidArgument and a line that says what to do; the step stays
 // open, and the caller may try again, but for a step without a loss, which is then over. A Step
 // that is destroyed before it is finished is dropped, and changes nothing. Only updates that have
 // begun cannot be taken back (Step::Drop).
-//
-// A step whose loss is not finite is skipped. The commit before it is then in doubt: see
-// zero/commit_life.h.
 //
 // Threads: ReportLoss from any thread, all else from one. Steps and leases must not outlive the
 // session.
@@ -32,25 +30,15 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
 #include "base/result.h"
-#include "zero/commit_life.h"
 #include "zero/engine.h"
-#include "zero/loss_scale.h"
 #include "zero/step.h"
-#include "zero/use_order.h"
+#include "zero/step_life.h"
 
 namespace penstock::zero {
-
-/// The training ends after this many skipped steps in a row,
-inline constexpr uint64_t kMaxSkippedInARow = 20;
-/// and after this many losses in a row that are not finite: other gradients mend no forward.
-inline constexpr uint64_t kMostLossesNotFinite = 2;
-/// and after this many steps in a row at one loss scale whose whole gradient is zero in fp16.
-inline constexpr uint64_t kMaxZeroGradients = 10;
 
 class Session {
  public:
@@ -91,14 +79,10 @@ class Session {
   /// Counts steps up to `last` without computing them, between two steps: nothing but the number of
   /// the next step changes, and what is skipped in a row is what it was. Errors: kInvalidArgument
   /// within a step, before the state was filled, or if `last` was counted already.
-  Status PassOver(uint64_t last);
-  /// Errors: kNumeric after kMaxSkippedInARow skipped steps or kMostLossesNotFinite losses that are
-  /// not finite, each in a row; after an overflow with the lowest loss scale; and after
-  /// kMaxZeroGradients gradients that are zero in fp16.
-  Status CheckSkips() const;
-  /// Returns after how many more skipped steps in a row CheckSkips fails, if their losses are as
-  /// the last one was, finite or not; 0: it fails now.
-  uint64_t SkipsToTheEnd() const;
+  Status PassOver(uint64_t last) { return life_.PassOver(last); }
+  /// See StepLife::CheckStreaks and SkipsToTheEnd.
+  Status CheckSkips() const { return life_.CheckStreaks(); }
+  uint64_t SkipsToTheEnd() const { return life_.SkipsToTheEnd(); }
   Status Drain() { return engine_.Drain(); }
 
   /// Begins to commit the state between two steps; see Engine::BeginCommit. The next step may be
@@ -113,28 +97,25 @@ class Session {
   /// Begins a commit and waits for it.
   Status Commit(std::string run_json);
   /// Whether losses speak against the weights of the newest commit.
-  bool commit_is_doubtful() const { return life_.doubtful(); }
+  bool commit_is_doubtful() const { return life_.commits().doubtful(); }
   /// Whether a finite loss speaks for them.
-  bool commit_is_confirmed() const { return life_.confirmed(); }
+  bool commit_is_confirmed() const { return life_.commits().confirmed(); }
   /// For the end of a run: takes a doubtful commit back if there is one before it, which is then
   /// the newest. Returns the step of the commit that was taken back, if any; no step may follow
   /// then. Errors: kInvalidArgument within a step.
   Result<std::optional<uint64_t>> TakeBackDoubtfulCommit();
   /// Returns the step of the newest commit, if there is one.
-  std::optional<uint64_t> committed_step() const { return life_.newest(); }
+  std::optional<uint64_t> committed_step() const { return life_.commits().newest(); }
   /// Checks that this commit can be read; see Engine::CheckCommit. Errors: kInvalidArgument while
   /// another commit is being made.
   Status CheckCommit() const;
 
-  /// Returns the counts so far, without a run_json.
-  const TrainState& state() const { return state_; }
-  /// Whether a step of this session computed a finite loss with the weights as they are.
-  bool proven() const { return proven_; }
-  /// Whether the weights as they are come from a commit, and no step of this session computed a
-  /// finite loss with them.
-  bool untried() const { return adopted_ && !proven_; }
-  /// Returns the number of uses that were not the planned ones.
-  uint64_t late_uses() const { return order_.late(); }
+  /// Returns the counts so far.
+  const offload::CommitHead& state() const { return life_.counts(); }
+  /// See StepLife::proven, untried and late_uses.
+  bool proven() const { return life_.proven(); }
+  bool untried() const { return life_.untried(); }
+  uint64_t late_uses() const { return life_.late_uses(); }
   const offload::ShardLayout& layout() const { return engine_.layout(); }
   /// Returns the figures by tensor of the last step that was finished; see Engine::figures.
   const StepFigures& figures() const { return engine_.figures(); }
@@ -170,14 +151,10 @@ class Session {
     std::string computes;
   };
 
-  Status CheckCanBegin() const;
-  Result<Step> Open(uint64_t number);
+  Status BeginEngine(uint64_t number);
+  Step Opened() { return Step(*this, life_.steps_begun()); }
   Status CheckEmpty() const;
   Status Filled(Status status);
-  void TakeCounts(const TrainState& state);
-  double NextLossScale() const { return loss_scale_ ? loss_scale_->value() : 1; }
-  void Count(bool skipped, bool forward_is_finite, double grad_norm);
-  Status CheckFilled() const;
   Status CheckMicroBatches(uint64_t micro_batches) const;
   Status CheckOpen(uint64_t step) const;
   Status CheckModule(uint64_t step, ModuleId module) const;
@@ -206,25 +183,11 @@ class Session {
   const config::Config& config_;  ///< of the engine
   const bool reports_loss_;
   const std::function<void(std::string_view)>& doing_;  ///< of the engine
-  UseOrder order_;
-  CommitLife life_;
-  TrainState state_;
-  std::optional<LossScale> loss_scale_;  ///< with fp16
-  uint64_t losses_not_finite_ = 0;       ///< in a row
-  uint64_t zero_gradients_ = 0;          ///< in a row, at one loss scale of fp16
-  Status failure_;                       ///< what ended the training
-  bool filled_ = false;
-  bool proven_ = false;   ///< the weights as they are gave a finite loss here
-  bool adopted_ = false;  ///< the weights as they are come from a commit
+  StepLife life_;
   std::vector<Module> modules_;
-  std::vector<Deeds> deeds_;  ///< by module; none if nobody asks
-  uint64_t steps_begun_ = 0;
-  bool open_ = false;  ///< the step that was begun last
-  double lr_ = 0;      ///< of that step, as what follows
-  double scale_of_step_ = 1;
-  uint64_t micro_batches_ = 0;  ///< of one rank
-  bool repeatable_ = false;     ///< it is over, and was skipped
-  bool repeated_ = false;       ///< it can only be dropped
+  std::vector<Deeds> deeds_;    ///< by module; none if nobody asks
+  double lr_ = 0;               ///< of the step that was begun last
+  uint64_t micro_batches_ = 0;  ///< of that step and one rank
   Mutex mutex_;
   uint64_t reporting_ GUARDED_BY(mutex_) = 0;  ///< the step whose loss is awaited; 0: none
   std::optional<ReportedLoss> loss_ GUARDED_BY(mutex_);

@@ -39,7 +39,7 @@ void Step::End() {
 }
 
 const offload::ShardLayout& Step::layout() const { return session_->layout(); }
-double Step::loss_scale() const { return session_->scale_of_step_; }
+double Step::loss_scale() const { return session_->life_.scale_of_step(); }
 device::Stream& Step::compute_stream() { return session_->compute_stream(); }
 Result<Use> Step::Acquire(ModuleId module) { return session_->Acquire(id_, module); }
 

@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kKeptSeconds = 64;
 
 /// The detector names the cause of the stop that the session makes.
-static_assert(kForwardsToStop == zero::kMostLossesNotFinite);
+static_assert(kForwardsToStop == zero::kMaxLossesNotFinite);
 
 /// The row before says with which scale a step was computed.
 StepNumbers NumbersOf(const NumericsRow& row, double loss_scale) {

@@ -94,7 +94,7 @@ Status TrainLoop::RunSteps() {
   row_begin_ = summary_.begin;
   last_commit_ = summary_.begin.time;
   PENSTOCK_TRY(BeginRun());
-  const zero::TrainState& state = parts_.session.state();
+  const offload::CommitHead& state = parts_.session.state();
   while (state.step < options_.last_step && !StopRequested()) {
     PENSTOCK_TRY(EndRow());
     PENSTOCK_TRY(RunStep());
