@@ -132,20 +132,24 @@ def _check_not_foreign(path: pathlib.Path) -> None:
 
 def _check_no_orphan(path: pathlib.Path, nvme: Sequence[str]) -> None:
     """Raises if there are states of a run whose folder was ``path``, where now there is none."""
+    states: list[pathlib.Path] = []
     for root in nvme if not (path / "run.json").exists() else ():
         for owner in sorted(pathlib.Path(root).glob(f"penstock-*/{OWNER}")):
             try:
                 said = parse_json(read_text(owner), owner)
             except (OSError, CorruptionError):
                 continue  # cut off, and then there is no state beside it
-            states = sorted(owner.parent.glob("penstock-*.state"))
-            if states and isinstance(said, dict) and said.get("run") == str(path):
-                raise NotFoundError(
-                    f"penstock: run {path} has no run.json, and {states[0]} is the state of a "
-                    "training whose run folder was there: it was removed, moved or replaced; put "
-                    "it back to go on from its last commit, or remove "
-                    f"{owner.parent} to begin again at step 0"
-                )
+            if isinstance(said, dict) and said.get("run") == str(path):
+                states += sorted(owner.parent.glob("penstock-*.state"))
+    if states:
+        folders = dict.fromkeys(str(state.parent) for state in states)
+        raise NotFoundError(
+            f"penstock: run {path} has no run.json, and {' and '.join(map(str, states))} "
+            f"{'is' if len(states) == 1 else 'are'} of a training whose run folder was there; if it "
+            "was moved, open it where it is now, or give another run=; else put it back; removing "
+            f"{' and '.join(folders)} deletes that training's commits, also for a run folder that "
+            "was moved, and begins at step 0"
+        )
 
 
 def _found(path: str, folders: Iterable[str], moved: bool) -> str:

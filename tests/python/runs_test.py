@@ -100,6 +100,25 @@ class RunsKeepWhatBelongsToThem(OptimizerTest):
         shutil.rmtree(run.folders[0])
         self.assertIsNone(self.opened(self.named, self.folder).uuid)
 
+    def test_a_start_where_a_run_was_moved_away_says_so_and_names_each_folder_of_its_states(
+        self,
+    ) -> None:
+        drives = [os.path.join(self.folder, name) for name in ("a", "b")]
+        for drive in drives:
+            os.mkdir(drive)
+        run = self.opened(self.named, drives)
+        states = [make_file(folder, "aa", i) for i, folder in enumerate(run.folders)]
+        run.note("aa", states)
+        run.close()
+        os.rename(self.named, self.named + "-moved")
+        with self.assertRaises(NotFoundError) as caught:
+            Run.open(self.named, drives)
+        self.assert_line(
+            caught.exception, *states, "if it was moved, open it where it is now", "deletes"
+        )
+        self.assertNotIn("begin again", str(caught.exception))
+        self.assertEqual(self.opened(self.named + "-moved", drives).continued, states)
+
     def test_a_run_is_open_once(self) -> None:
         run = self.opened(self.named)
         with self.assertRaisesRegex(UnavailableError, "open in this process"):
