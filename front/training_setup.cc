@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "base/message_text.h"
 #include "front/training.h"
 #include "kernels/convert_elements.h"
 #include "offload/whole_commit.h"
@@ -86,9 +87,8 @@ Result<std::unique_ptr<Training>> Training::Create(Plan plan) {
 
 Status Training::Build() {
   // The call that waits does not return, so its caller can be told in no other way.
-  plan_.engine.on_stall = [](std::string line) {
-    std::ranges::replace(line, '\n', ' ');  // of a path
-    std::fputs(("penstock: warning: " + line + "\n").c_str(), stderr);
+  plan_.engine.on_stall = [](const std::string& line) {
+    std::fputs(("penstock: warning: " + MessageLine(line) + "\n").c_str(), stderr);
   };
   PENSTOCK_ASSIGN(const zero::MemoryPlan memory, PlanStore(plan_));
   const zero::ModelSpec& model = plan_.engine.model;
