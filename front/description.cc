@@ -74,6 +74,7 @@ std::string DescribeTraining(const Training& training) {
                           {"aio_engine", io.engine_name()},
                           {"optimizer_threads", io.threads.counts.optimizer},
                           {"notices", training.notices()},
+                          {"warnings", training.warnings()},
                           {"host_bytes", training.engine().host_peak().value},
                           {"slots", training.slots()},
                           {"micro_batches", config.gradient_accumulation_steps},

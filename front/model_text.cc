@@ -210,6 +210,7 @@ Result<Options> ParseOptions(const std::string& text) {
   Section section(object, "options", "", &error);
   Options options{.folders = section.Texts("folders"),
                   .continue_from = section.Texts("continue"),
+                  .step = std::nullopt,
                   .host_memory = std::nullopt,
                   .device_sums = std::nullopt};
   constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
@@ -221,6 +222,11 @@ Result<Options> ParseOptions(const std::string& text) {
   options.cuda = section.Bool("cuda", false);
   if (section.Find("device_sums") != nullptr) {
     options.device_sums = Bytes{section.Number("device_sums", 0, 0, kMost)};
+  }
+  if (section.Find("step") != nullptr) {
+    options.step = section.Number("step", 0, 0, kMost);
+    if (options.continue_from.empty())
+      section.Fail("step", "needs continue, the files of a commit");
   }
   section.End();
   if (error) return *error;

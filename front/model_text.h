@@ -22,6 +22,7 @@ Result<zero::ModelSpec> ParseModel(const std::string& text);
 struct Options {
   std::vector<std::string> folders;        ///< one for each path
   std::vector<std::string> continue_from;  ///< the files of a committed state; none: a new one
+  std::optional<uint64_t> step;            ///< of the one commit of it that may be continued
   std::optional<Bytes> host_memory;
   uint32_t slots = 2;  ///< the caller's buffers of repeated units
   uint64_t seed = 0;

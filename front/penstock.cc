@@ -10,6 +10,7 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -53,10 +54,10 @@ int CodeOf(ErrorCode code) {
   return PENSTOCK_INTERNAL;
 }
 
-/// Without memory for the message, the one before stays.
-int Fail(int code, const char* message) {
+/// Keeps a message as one line. Without memory for it, the one before stays.
+int Fail(int code, std::string_view message) {
   try {
-    last_error = message;
+    last_error = MessageLine(message);
   } catch (const std::bad_alloc&) {
     return code;
   }
@@ -71,7 +72,7 @@ int Guard(Function function) {
   try {
     const Status status = function();
     if (status.ok()) return PENSTOCK_OK;
-    return Fail(CodeOf(status.error().code), MessageLine(status.error().message).c_str());
+    return Fail(CodeOf(status.error().code), status.error().message);
   } catch (const std::bad_alloc&) {
     return Fail(PENSTOCK_OUT_OF_MEMORY, "the host has no memory left");
   } catch (const std::exception& error) {

@@ -153,6 +153,7 @@ Result<Plan> MakePlan(const std::string& config_text, const std::string& model,
   if (plan.cuda && !plan.on_device) PlanRoom(plan);
   plan.engine.host_reserved = plan.sums + plan.reading + plan.arriving;
   plan.continue_from = options.continue_from;
+  plan.continue_step = options.step;
   return plan;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,7 +49,9 @@ struct Plan {
     return device_sums.value > 0 ? 1 : engine.config.gradient_accumulation_steps;
   }
   std::vector<std::string> continue_from;
+  std::optional<uint64_t> continue_step;  ///< of the one commit that may be continued
   std::vector<std::string> notices;
+  std::vector<std::string> warnings;  ///< notices of a loss, as of a commit that was left
 };
 
 /// Reads the three texts. Errors: kInvalidArgument; kIo if the machine's memory is unknown.

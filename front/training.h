@@ -94,6 +94,7 @@ class Training {
   uint32_t slots() const { return plan_.slots; }
   const zero::CallerStates& engine() const { return states(); }
   const std::vector<std::string>& notices() const { return plan_.notices; }
+  const std::vector<std::string>& warnings() const { return plan_.warnings; }
   /// The text of the commit from which it continued; none if it is new.
   const std::optional<std::string>& continued() const { return continued_; }
   bool moved() const { return moved_; }

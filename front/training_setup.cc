@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "base/message_text.h"
 #include "front/training.h"
 #include "kernels/convert_elements.h"
 #include "offload/whole_commit.h"
@@ -34,6 +35,36 @@ zero::LifeRules RulesOf(const config::Config& config) {
           .commits_within_steps = true};
 }
 
+/// Has the newest commit of a step read, and no other one. Errors: kInvalidArgument if there is
+/// none; kCorruption if that is for damage, or if it is damaged.
+Status UseStep(zero::CommittedState& state, const std::string& path, uint64_t step) {
+  std::string steps;
+  for (const offload::CommitName& commit : state.commits()) {
+    if (commit.step != step) {
+      steps += fmt::format("{}{}", steps.empty() ? "" : " and ", commit.step);
+      continue;
+    }
+    PENSTOCK_TRY(state.Use(commit));
+    PENSTOCK_ASSIGN(const std::vector<std::string> damages, state.DamagedTiles());
+    if (damages.empty()) return {};
+    return MakeError(ErrorCode::kCorruption,
+                     "{}: the commit of step {} is damaged: {}{}; it is the one that was asked for",
+                     path, step, damages.front(),
+                     damages.size() == 1 ? "" : fmt::format(", and {} more", damages.size() - 1));
+  }
+  const std::string notice = state.notice();
+  return MakeError(notice.empty() ? ErrorCode::kInvalidArgument : ErrorCode::kCorruption,
+                   "{} has no commit of step {}, which was asked for, but of step {}{}{}", path,
+                   step, steps, notice.empty() ? "" : "; ", notice);
+}
+
+/// Decides which commit is continued. Returns the notice about commits that were left.
+Result<std::string> UseCommit(zero::CommittedState& state, const Plan& plan) {
+  if (!plan.continue_step) return offload::UseWholeCommit(state);
+  PENSTOCK_TRY(UseStep(state, plan.continue_from.front(), *plan.continue_step));
+  return std::string();
+}
+
 }  // namespace
 
 Training::Training(Plan plan)
@@ -45,8 +76,8 @@ Result<std::unique_ptr<Training>> Training::Create(Plan plan) {
   std::unique_ptr<zero::CommittedState> from;
   if (!plan.continue_from.empty()) {
     PENSTOCK_ASSIGN(from, zero::CommittedState::Open(plan.continue_from, /*exclusive=*/true));
-    PENSTOCK_ASSIGN(std::string left, offload::UseWholeCommit(*from));
-    if (!left.empty()) plan.notices.push_back(std::move(left));
+    PENSTOCK_ASSIGN(std::string left, UseCommit(*from, plan));
+    if (!left.empty()) plan.warnings.push_back(std::move(left));
     plan.engine.seed = from->train_state().seed;
     if (zero::FitsInPlace(*from, plan.layout, plan.engine.config.durable, plan.continue_from,
                           plan.engine.state_folders)) {
@@ -63,9 +94,8 @@ Result<std::unique_ptr<Training>> Training::Create(Plan plan) {
 
 Status Training::Build() {
   // The call that waits does not return, so its caller can be told in no other way.
-  plan_.engine.on_stall = [](std::string line) {
-    std::ranges::replace(line, '\n', ' ');  // of a path
-    std::fputs(("penstock: warning: " + line + "\n").c_str(), stderr);
+  plan_.engine.on_stall = [](const std::string& line) {
+    std::fputs(("penstock: warning: " + MessageLine(line) + "\n").c_str(), stderr);
   };
   PENSTOCK_ASSIGN(const zero::MemoryPlan memory, PlanStore(plan_));
   const zero::ModelSpec& model = plan_.engine.model;

@@ -45,41 +45,48 @@ class Ending:
         self._process = os.getpid()
 
     def begin(self, text: dict[str, Any]) -> None:
-        self.finish()
-        self.close_step()
-        self.engine.begin_commit(text)
-        self._begun = text["calls"]
+        """Begins a commit. After an interrupt it is due, as nobody knows whether it began."""
+        self.due = text
+        try:
+            self.finish()
+            self.close_step()
+            self.engine.begin_commit(text)
+            self._begun = text["calls"]
+        except PenstockError:
+            self.due = None
+            raise
+        self.due = None
 
     def begin_due(self) -> None:
         if self.due is not None:
-            text, self.due = self.due, None
-            self.begin(text)
+            self.begin(self.due)
 
     def close_step(self) -> None:
         if self.open_step:
-            self.open_step = False
             self.engine.drop_step()
+            self.open_step = False
 
     def finish(self) -> None:
         """Waits for the commit that was begun, and notes it. An interrupt leaves that to do."""
         if self._begun is None:
             return
         try:
+            self.run.renew_watch(self.engine)
             self.engine.finish_commit()
         except PenstockError as error:
             self._begun = None
             if isinstance(error, NotFoundError):  # the run folder is gone: nothing names the state
                 self.run.keep_files()
             raise
-        self.calls = self._begun
         self.note()
+        self.calls = self._begun
         self._begun = None
 
     def note(self) -> None:
         """Notes in the run that the engine's state has a durable commit."""
         described = self.engine.describe()
-        if self.run.note(described["uuid"], described["state_paths"]):
-            self.run.have_watched(self.engine)
+        self.run.note(described["uuid"], described["state_paths"])
+        self.run.renew_watch(self.engine)
 
     def end(self) -> None:
         """Begins what is due and finishes it, as the training ends. Not in a fork's child."""
@@ -251,7 +258,6 @@ class Commits:
     def commit(self) -> None:
         """Commits now, and returns when the commit is durable."""
         text = self._text()
-        self.drop_due()
         self.ending.begin(text)
         self.finish()
         if self.continued is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -11,6 +12,7 @@ from penstock._snapshot import files_of
 from penstock.errors import CorruptionError, InvalidArgumentError, NotFoundError, PenstockError
 
 _T = TypeVar("_T")
+_log = logging.getLogger("penstock")
 
 
 class CommitGoneError(InvalidArgumentError):
@@ -24,6 +26,8 @@ class NamedCommit:
         run: the folder of the run that it was made in.
         uuid: of the state.
         step: how many steps had been made.
+        engine_step: as the engine counts: at level 1 without those that a scaler has skipped. None
+            in what an older release has saved.
         identity: of the training, at level 1.
         snapshot: a folder with a copy, if one is named and there.
     """
@@ -32,6 +36,7 @@ class NamedCommit:
         self.run = str(said["run"])
         self.uuid: str = said["uuid"]
         self.step: int = said["step"]
+        self.engine_step: int | None = said.get("engine_step")
         self.identity: str | None = said.get("identity")
         snapshot = said.get("snapshot")
         self.snapshot: str | None = snapshot if snapshot and os.path.isdir(snapshot) else None
@@ -90,14 +95,27 @@ class NamedCommit:
 
         Args:
             run: the run that is to have it.
-            make: raises CommitGoneError if files are of another step.
+            make: raises InvalidArgumentError or CorruptionError, and has written nothing, if files
+                have no whole commit of the step.
         """
         problem: PenstockError = self._gone(run.folder, "another state")
         if run.uuid == self.uuid:
             try:
                 return make(run.continued)
-            except (CommitGoneError, NotFoundError, CorruptionError) as error:
+            except CommitGoneError as error:
                 problem = error
+            except (InvalidArgumentError, NotFoundError, CorruptionError) as error:
+                problem = type(error)(
+                    f"penstock: step {self.step} was saved in run {self.run}; only the last commit "
+                    f"can be continued, or a snapshot, and in run {run.folder} that fails: {error}"
+                )
         if self.snapshot is None:
             raise problem
+        if isinstance(problem, CorruptionError):
+            _log.warning("%s; it is taken from snapshot %s", problem, self.snapshot)
         return make(files_of(self.snapshot))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What an engine is told, so that it continues this commit or none."""
+        return {} if self.engine_step is None else {"step": self.engine_step}

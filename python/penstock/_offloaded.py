@@ -233,6 +233,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
                 "uuid": training.uuid,
                 "state_paths": list(training.state_paths),
                 "step": training.calls,
+                "engine_step": training.engine_step,
                 "identity": training.identity,
             }
         return found

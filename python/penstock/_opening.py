@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +14,8 @@ from penstock._device import Room
 from penstock._named_commit import NamedCommit
 from penstock._run import Run
 from penstock._units import Plan, text_of
+
+_log = logging.getLogger("penstock")
 
 
 class Opened(NamedTuple):
@@ -60,10 +64,13 @@ class Opening(NamedTuple):
         engine = None
         try:
             if commit is None:
-                engine = self._engine(opened, opened.continued)
+                engine = self._engine(opened, opened.continued, {})
             else:
                 engine = commit.open(opened, lambda files: self._engine_at(opened, files, commit))
-            continued = engine.continued() if engine.describe()["continued"] else None
+            described = engine.describe()
+            for warning in described["warnings"]:
+                _log.warning("penstock: %s", warning)
+            continued = engine.continued() if described["continued"] else None
             if continued is not None:
                 _state.check_text(continued, "module", self.identity, str(opened.folder))
         except BaseException:
@@ -73,8 +80,9 @@ class Opening(NamedTuple):
             raise
         return Opened(opened, engine, continued)
 
-    def _engine(self, run: Run, files: list[str]) -> _library.Engine:
+    def _engine(self, run: Run, files: list[str], commit: Mapping[str, Any]) -> _library.Engine:
         options = {
+            **commit,
             "folders": run.folders,
             "continue": files,
             "seed": self.seed,
@@ -86,7 +94,7 @@ class Opening(NamedTuple):
 
     def _engine_at(self, run: Run, files: list[str], commit: NamedCommit) -> _library.Engine:
         """Makes an engine that continues a commit, in its files or moved from those of a snapshot."""
-        engine = self._engine(run, files)
+        engine = self._engine(run, files, {"step": commit.step})
         try:
             commit.check_step(run, engine.describe()["step"])
         except BaseException:

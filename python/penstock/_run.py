@@ -138,20 +138,24 @@ def _check_not_foreign(path: pathlib.Path) -> None:
 
 def _check_no_orphan(path: pathlib.Path, nvme: Sequence[str]) -> None:
     """Raises if there are states of a run whose folder was ``path``, where now there is none."""
+    states: list[pathlib.Path] = []
     for root in nvme if not (path / "run.json").exists() else ():
         for owner in sorted(pathlib.Path(root).glob(f"penstock-*/{OWNER}")):
             try:
                 said = parse_json(read_text(owner), owner)
             except (OSError, CorruptionError):
                 continue  # cut off, and then there is no state beside it
-            states = sorted(owner.parent.glob("penstock-*.state"))
-            if states and isinstance(said, dict) and said.get("run") == str(path):
-                raise NotFoundError(
-                    f"penstock: run {path} has no run.json, and {states[0]} is the state of a "
-                    "training whose run folder was there: it was removed, moved or replaced; put "
-                    "it back to go on from its last commit, or remove "
-                    f"{owner.parent} to begin again at step 0"
-                )
+            if isinstance(said, dict) and said.get("run") == str(path):
+                states += sorted(owner.parent.glob("penstock-*.state"))
+    if states:
+        folders = dict.fromkeys(str(state.parent) for state in states)
+        raise NotFoundError(
+            f"penstock: run {path} has no run.json, and {' and '.join(map(str, states))} "
+            f"{'is' if len(states) == 1 else 'are'} of a training whose run folder was there; if it "
+            "was moved, open it where it is now, or give another run=; else put it back; removing "
+            f"{' and '.join(folders)} deletes that training's commits, also for a run folder that "
+            "was moved, and begins at step 0"
+        )
 
 
 def _found(path: str, folders: Iterable[str], moved: bool) -> str:
@@ -164,6 +168,23 @@ def _found(path: str, folders: Iterable[str], moved: bool) -> str:
         if os.path.exists(own):
             return os.path.realpath(own)
     return path
+
+
+def _with_files_found(said: dict[str, Any], here: str, identifier: str) -> dict[str, Any]:
+    """Returns what run.json says, with the places where files are now.
+
+    A moved or copied run gets ``identifier`` and folders of its own.
+    """
+    place = said.get("place", here)
+    moved = place != here
+    found = {**said, "place": here, "folders": [os.path.realpath(f) for f in said["folders"]]}
+    if moved:
+        found.update(id=identifier, folders=[here])
+    if said["state"]:
+        own = [here, *found["folders"]]
+        paths = [_found(path, own, moved) for path in said["state"]["paths"]]
+        found["state"] = {**said["state"], "paths": paths}
+    return found
 
 
 class _Lock:
@@ -194,7 +215,9 @@ class _Lock:
     def release(self) -> None:
         with _registry:
             _open_folders.discard(self._name)
-            os.close(self._file)
+            file, self._file = self._file, -1
+            if file >= 0:
+                os.close(file)
 
 
 class Run:
@@ -210,7 +233,9 @@ class Run:
         self.folder = folder
         self.folders: list[str] = []
         self._lock: _Lock | None = lock
-        self._said = said
+        self._said = said  # what run.json says, unless that is not known for certain
+        self._unsure = False  # a write of run.json has not ended: it says the old or the new
+        self._replaced = False  # run.json may be another file than the one that is watched
         self._process = os.getpid()
         self._keeps_files = False
 
@@ -298,13 +323,13 @@ class Run:
                 f"penstock: run {path} is of kind {said['kind']}, and {kind} was asked for; name "
                 "another run"
             )
+        said = _with_files_found(said, str(path), identifier)
         run = cls(path, lock, said)
-        run._find_files(identifier)
         run._remove_unnamed()
         state_folder = f"penstock-{said['id']}"
         run.folders = [os.path.join(root, state_folder) for root in nvme] or [str(path)]
-        said["folders"] = [*said["folders"], *(f for f in run.folders if f not in said["folders"])]
-        run._write()
+        added = [f for f in run.folders if f not in said["folders"]]
+        run._write({**said, "folders": [*said["folders"], *added]})
         for folder in run.folders:
             os.makedirs(folder, exist_ok=True)
             if folder != str(path):
@@ -314,74 +339,67 @@ class Run:
     def have_watched(self, engine: Any) -> None:
         """Has an engine's commits fail from now on when the run folder or run.json is gone."""
         engine.watch(str(self.folder), ["run.json"])
+        self._replaced = False
+
+    def renew_watch(self, engine: Any) -> None:
+        """Does the same if run.json was replaced here since; else what was watched stays so."""
+        if self._replaced:
+            self.have_watched(engine)
 
     def keep_files(self) -> None:
         """Has closing leave all files: a commit was made that run.json cannot name any more."""
         self._keeps_files = True
 
-    def note(self, uuid: str, paths: Iterable[str]) -> bool:
+    def note(self, uuid: str, paths: Iterable[str]) -> None:
         """Notes a state that has a durable commit, and removes all files that it does not have.
 
-        Returns:
-            Whether run.json was written.
+        After a failure nothing is removed until run.json is written: by the next call.
         """
         state = {"uuid": uuid, "paths": [os.path.realpath(path) for path in paths]}
-        if self._said["state"] == state and self._said["folders"] == self.folders:
-            return False
+        said = self._said
+        if not self._unsure and said["state"] == state and said["folders"] == self.folders:
+            return
         try:
-            self._said["state"] = state
-            self._write()
+            self._write({**said, "state": state})
             self._remove_unnamed()
-            left = [f for f in self._said["folders"] if f not in self.folders]
+            left = [f for f in said["folders"] if f not in self.folders]
             if left:
                 self._leave_folders(left)
-                self._said["folders"] = list(self.folders)
-                self._write()
+                self._write({**self._said, "folders": list(self.folders)})
         except OSError as error:
             raise explained(error, f"run {self.folder} cannot be written") from None
-        return True
 
     def close(self) -> None:
         """Removes what no commit names, and lets the run go. Does nothing in a forked child."""
         if self._lock is None or os.getpid() != self._process:
             return
-        lock, self._lock = self._lock, None
         try:
-            if not self._keeps_files:
+            if not self._keeps_files and not self._unsure:
                 self._remove_unnamed()
                 if self._said["state"] is None:
                     self._remove_run()
         except OSError as error:
             raise explained(error, f"run {self.folder} cannot be closed") from None
         finally:
-            lock.release()
+            self._lock.release()
+            self._lock = None
 
-    def _write(self) -> None:
-        write_atomically(self.folder / "run.json", json.dumps(self._said, indent=1) + "\n")
-
-    def _find_files(self, identifier: str) -> None:
-        """Says where the files are now. A moved or copied run gets an id and folders of its own."""
-        said, here = self._said, str(self.folder)
-        said["folders"] = [os.path.realpath(folder) for folder in said["folders"]]
-        place = said.get("place", here)
-        if place != here:
-            said["id"] = identifier
-            said["folders"] = [here]
-        said["place"] = here
-        if said["state"]:
-            paths = said["state"]["paths"]
-            found = [_found(path, [here, *said["folders"]], place != here) for path in paths]
-            said["state"]["paths"] = found
+    def _write(self, said: dict[str, Any]) -> None:
+        """Writes run.json, and only then goes by it."""
+        self._unsure = self._replaced = True
+        write_atomically(self.folder / "run.json", json.dumps(said, indent=1) + "\n")
+        self._said = said
+        self._unsure = False
 
     def _remove_unnamed(self) -> None:
-        """Removes state files that are not the commit's. Keeps all if one of the commit's is gone."""
+        """Removes state files that are not the commit's, if all of the commit's are there."""
         named = set(self.continued)
         if not all(os.path.exists(path) for path in named):
             return
         for folder in self._said["folders"]:
             for file in pathlib.Path(folder).glob("penstock-*.state"):
                 if str(file) not in named and os.path.realpath(file) not in named:
-                    file.unlink()
+                    file.unlink(missing_ok=True)
 
     def _leave_folders(self, folders: Iterable[str]) -> None:
         """Removes folders of state files that are empty, but for the run folder itself."""

@@ -90,7 +90,11 @@ class Training:
             self.partition.device,
             options.config,
             self.partition.model(),
-            {"folders": run.folders, "continue": files},
+            {
+                "folders": run.folders,
+                "continue": files,
+                **({} if commit is None else commit.options),
+            },
         )
         try:
             self._begin(commit, begin_with, rule.moments)
@@ -106,7 +110,9 @@ class Training:
         described = self.engine.describe()
         continued = None
         for notice in described["notices"]:
-            _log.info("%s", notice)
+            _log.info("penstock: %s", notice)
+        for warning in described["warnings"]:
+            _log.warning("penstock: %s", warning)
         if described["continued"]:
             continued = self.engine.continued()
             _state.check_text(continued, "optimizer", self.identity, str(self.run.folder))

@@ -4,6 +4,8 @@
 
 #include <cmath>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <limits>
 #include <string>
 #include <vector>
@@ -179,6 +181,86 @@ TEST(CApiStatesTest, WithOneSlotACommitIsCopiedBeforeTheNextStepOrNot) {
   training.Step();
   EXPECT_EQ(Copy(engine, folder.Path() + "/b.state"), PENSTOCK_INVALID_ARGUMENT);
   EXPECT_THAT(penstock_error(), HasSubstr("before the next step ends"));
+}
+
+std::string BytesOf(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+/// A training that ended with the commits of steps 1 and 2.
+struct TwoCommits {
+  TempFolder folder;
+  std::string path;
+  std::string first;  ///< what the file had when step 1 was committed
+
+  TwoCommits() {
+    CTraining training(kHomes[3], folder.Path(), "bf16");
+    training.Fill();
+    path = training.description()["state_paths"][0].get<std::string>();
+    for (int step = 0; step < 2; ++step) {
+      training.Step();
+      EXPECT_EQ(penstock_begin_commit(training.engine().handle, "{}"), PENSTOCK_OK);
+      EXPECT_EQ(penstock_finish_commit(training.engine().handle), PENSTOCK_OK) << penstock_error();
+      if (step == 0) first = BytesOf(path);
+    }
+  }
+  /// Flips bits of a byte that the second commit alone has.
+  void DamageSecond() const {
+    std::string bytes = BytesOf(path);
+    size_t last = bytes.size() - 1;
+    while (bytes[last] == first[last]) --last;
+    bytes[last] = static_cast<char>(~bytes[last]);
+    std::ofstream(path, std::ios::binary) << bytes;
+  }
+  CEngine Continue(const Home& home, const json& step) const {
+    json options{{"folders", {folder.Path()}}, {"continue", {path}}};
+    if (!step.is_null()) options["step"] = step;
+    return {ConfigOf(home, folder.Path()), ModelOf("bf16"), options};
+  }
+  size_t Files() const {
+    const std::filesystem::directory_iterator files(folder.Path());
+    return static_cast<size_t>(std::distance(begin(files), end(files)));
+  }
+};
+
+TEST(CApiStatesTest, TheCommitOfAnotherStepThanTheOneAskedForIsNotContinued) {
+  const TwoCommits state;
+  const std::string before = BytesOf(state.path);
+  for (const Home& home : {kHomes[0], kHomes[3]}) {  // moved, and in the files
+    const CEngine engine = state.Continue(home, 7);
+    EXPECT_EQ(engine.code, PENSTOCK_INVALID_ARGUMENT);
+    EXPECT_THAT(engine.error, AllOf(HasSubstr(state.path), HasSubstr("no commit of step 7"),
+                                    HasSubstr("of step 2 and 1")));
+  }
+  EXPECT_TRUE(BytesOf(state.path) == before);
+  EXPECT_EQ(state.Files(), 1U);
+  EXPECT_EQ(state.Continue(kHomes[3], 2).Describe()["step"], 2);
+  EXPECT_EQ(state.Continue(kHomes[3], 1).Describe()["step"], 1);
+  const CEngine alone({}, {}, {{"folders", {"x"}}, {"step", 1}});
+  EXPECT_EQ(alone.code, PENSTOCK_INVALID_ARGUMENT);
+  EXPECT_THAT(alone.error, HasSubstr("step needs continue"));
+}
+
+TEST(CApiStatesTest, ADamagedCommitThatIsAskedForIsRefusedAndNamedAndStays) {
+  const TwoCommits state;
+  state.DamageSecond();
+  const std::string before = BytesOf(state.path);
+  for (const Home& home : {kHomes[0], kHomes[3]}) {
+    const CEngine engine = state.Continue(home, 2);
+    EXPECT_EQ(engine.code, PENSTOCK_CORRUPTION);
+    EXPECT_THAT(engine.error,
+                AllOf(HasSubstr(state.path), HasSubstr("the commit of step 2 is damaged: "),
+                      HasSubstr("asked for")));
+  }
+  EXPECT_TRUE(BytesOf(state.path) == before);
+  EXPECT_EQ(state.Files(), 1U);
+  const CEngine engine = state.Continue(kHomes[3], nullptr);
+  const json described = engine.Describe();
+  EXPECT_EQ(described["step"], 1);
+  ASSERT_EQ(described["warnings"].size(), 1U);
+  EXPECT_THAT(described["warnings"][0].get<std::string>(),
+              AllOf(HasSubstr("the commit of step 2 is damaged"), HasSubstr("step 1")));
 }
 
 }  // namespace

@@ -73,6 +73,21 @@ TEST(TrainingTest, AFaultOfTheDriveEndsTheTrainingWithItsFirstError) {
   }
 }
 
+TEST(TrainingTest, ADriveThatDoesNotAnswerIsNamedInALineThatSteersNoTerminal) {
+  const TempFolder folder;
+  auto plan = PlanWithFault(folder, aio::Operation::kRead, 0);
+  ASSERT_TRUE(plan.ok()) << plan.error().message;
+  plan->engine.create_io = [](size_t, const aio::EngineOptions& aio, std::string* notice) {
+    aio.on_stall("read of /nvme/\x1b[2J\nrun hangs");
+    return aio::CreateEngine(aio, notice);
+  };
+  ::testing::internal::CaptureStderr();
+  const auto training = Training::Create(*std::move(plan));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("penstock: warning: read of /nvme/\\u001b[2J run hangs\n"));
+  EXPECT_TRUE(training.ok()) << training.error().message;
+}
+
 /// Steps with a commit after each, up to the third.
 Status StepsWithCommits(Training& training) {
   while (training.counts().step < 3) {

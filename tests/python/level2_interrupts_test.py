@@ -12,38 +12,10 @@ from typing import Any
 import penstock
 import tiny_models
 import torch
+from engine_interrupts import Lines
 from level2_support import equal_weights, plain, step, training
 
-_FOLDER = os.path.dirname(penstock.__file__)
 _STEPS = 150 if os.environ.get("PENSTOCK_LONG_TESTS") else 30
-
-
-class _Lines:
-    """Counts lines of penstock that run, and interrupts at one of them."""
-
-    def __init__(self, at: int, function: str | None = None) -> None:
-        self.count = 0
-        self._at = at
-        self._function = function  # counts the lines of this one alone
-
-    def __enter__(self) -> _Lines:
-        sys.settrace(self._call)
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        sys.settrace(None)
-
-    def _call(self, frame: Any, event: str, argument: Any) -> Any:
-        code = frame.f_code
-        counts = self._function in (None, code.co_name) and code.co_filename.startswith(_FOLDER)
-        return self._line if counts else None
-
-    def _line(self, frame: Any, event: str, argument: Any) -> Any:
-        if event == "line":
-            self.count += 1
-            if self.count == self._at:
-                raise KeyboardInterrupt
-        return self._line
 
 
 # Two branches, so that one has nodes left when the other is interrupted; they hold Python's hooks.
@@ -100,7 +72,7 @@ class Interrupts(unittest.TestCase):
             with training(name, home, checkpoint=checkpoint) as (model, optimizer):
                 step(model, optimizer, name, 0)
                 step(expected, other, name, 0)
-                with _Lines(0) as lines:
+                with Lines(0) as lines:
                     step(model, optimizer, name, 1)
                 step(expected, other, name, 1)
                 for number in range(2, _STEPS):
@@ -114,7 +86,7 @@ class Interrupts(unittest.TestCase):
     ) -> None:
         before = optimizer.steps
         try:
-            with _Lines(draw.randint(1, lines)):
+            with Lines(draw.randint(1, lines)):
                 step(model, optimizer, name, number)
         except KeyboardInterrupt:
             if optimizer.steps == before:
@@ -133,7 +105,7 @@ class Written(unittest.TestCase):
                 model(**batch)
                 model.bias.weight.fill_(1)
                 try:
-                    with _Lines(at, "forget_writes") as lines:
+                    with Lines(at, "forget_writes") as lines:
                         model(**batch)
                 except (KeyboardInterrupt, penstock.InvalidArgumentError):
                     pass

@@ -102,7 +102,7 @@ class MemoryEngine:
         step = {"step": self._steps, "optimizer_steps": self._steps, "slots": self._slots}
         state = {"uuid": "memory", "state_paths": [], "continued": False, "moved": False}
         sums = {"micro_batches": self._micro_batches, "sums_on_device": False}
-        return {**step, **state, **sums, "notices": [], "units": units}
+        return {**step, **state, **sums, "notices": [], "warnings": [], "units": units}
 
     def watch(self, folder: str, names: Sequence[str]) -> None:
         pass

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import errno
 import json
 import os
 import pathlib
@@ -9,13 +11,17 @@ import shutil
 import subprocess
 import sys
 import unittest
+from typing import Any
+from unittest import mock
 
 from optimizer_support import ROOT, OptimizerTest
+from penstock import _run
 from penstock._run import Run, read_run, write_atomically
 from penstock.errors import (
     CorruptionError,
     InvalidArgumentError,
     NotFoundError,
+    OutOfSpaceError,
     PathPermissionError,
     PenstockError,
     UnavailableError,
@@ -94,6 +100,25 @@ class RunsKeepWhatBelongsToThem(OptimizerTest):
         shutil.rmtree(run.folders[0])
         self.assertIsNone(self.opened(self.named, self.folder).uuid)
 
+    def test_a_start_where_a_run_was_moved_away_says_so_and_names_each_folder_of_its_states(
+        self,
+    ) -> None:
+        drives = [os.path.join(self.folder, name) for name in ("a", "b")]
+        for drive in drives:
+            os.mkdir(drive)
+        run = self.opened(self.named, drives)
+        states = [make_file(folder, "aa", i) for i, folder in enumerate(run.folders)]
+        run.note("aa", states)
+        run.close()
+        os.rename(self.named, self.named + "-moved")
+        with self.assertRaises(NotFoundError) as caught:
+            Run.open(self.named, drives)
+        self.assert_line(
+            caught.exception, *states, "if it was moved, open it where it is now", "deletes"
+        )
+        self.assertNotIn("begin again", str(caught.exception))
+        self.assertEqual(self.opened(self.named + "-moved", drives).continued, states)
+
     def test_a_run_is_open_once(self) -> None:
         run = self.opened(self.named)
         with self.assertRaisesRegex(UnavailableError, "open in this process"):
@@ -170,6 +195,45 @@ class RunsKeepWhatBelongsToThem(OptimizerTest):
         with self.assertRaisesRegex(InvalidArgumentError, "is a run of penstock train, which"):
             Run.open(self.named)
         self.assertEqual(os.listdir(self.named), ["run.json"])
+
+    def test_a_state_that_could_not_be_noted_stays_and_is_noted_by_the_next_call(self) -> None:
+        """Whether the write failed, was interrupted, or both came behind the rename."""
+
+        def before(error: BaseException) -> Any:
+            return mock.patch.object(_run, "write_atomically", side_effect=error)
+
+        def behind(error: BaseException) -> Any:
+            return mock.patch.object(_run, "sync_folder", side_effect=error)
+
+        for place in (before, behind):
+            for error in (OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()):
+                for replaces in (False, True):
+                    with self.subTest(place=place.__name__, error=repr(error), replaces=replaces):
+                        self.note_fails(place(error), replaces)
+
+    def note_fails(self, fails: Any, replaces: bool) -> None:
+        self.runs += 1
+        folder, drive = (os.path.join(self.folder, f"{n}-{self.runs}") for n in ("run", "drive"))
+        os.mkdir(drive)
+        old = None
+        if replaces:
+            _, old = self.committed(folder)
+        run = self.opened(folder, drive)
+        file = make_file(run.folders[0], "bb")
+        with fails, self.assertRaises((OutOfSpaceError, KeyboardInterrupt)):
+            run.note("bb", [file])
+        self.assertTrue(os.path.exists(file))
+        self.assertTrue(old is None or os.path.exists(old))
+        ended = copy.copy(run)  # of a training that ends now, but for the lock
+        ended._lock = mock.Mock()
+        ended.close()
+        self.assertTrue(os.path.exists(file))
+        self.assertTrue(old is None or os.path.exists(old))
+        run.note("bb", [file])
+        self.assertEqual(read_run(folder)["state"], {"uuid": "bb", "paths": [file]})
+        run.close()
+        self.assertEqual(self.opened(folder, drive).continued, [file])
+        self.assertTrue(os.path.exists(file))
 
     def test_a_run_that_is_opened_by_a_link_keeps_its_files(self) -> None:
         _, file = self.committed("real/run")

@@ -137,7 +137,7 @@ class TrainersGoOn(OptimizerTest):
         self.train(model, trainer)
         self.close(trainer)
         model, trainer = self.ours("ours")
-        with self.assertRaisesRegex(InvalidArgumentError, "is of step 20, and step 10 was saved"):
+        with self.assertRaisesRegex(InvalidArgumentError, "step 10 was saved.*of step 20"):
             trainer.train(resume_from_checkpoint=os.path.join(self.folder, "ours", "checkpoint-10"))
         self.close(trainer)
 
