@@ -51,6 +51,11 @@ class StateHeadsTest : public StateFileTest {
     return std::move(opened.notices);
   }
 
+  static std::string MarkOf(const std::vector<std::string>& paths) {
+    const auto mark = EncodeUnfinishedMark(StateReader::Open(paths).value()->header().uuid);
+    return {reinterpret_cast<const char*>(mark.data()), mark.size()};
+  }
+
   static std::string BytesOf(const std::string& path) {
     std::ifstream file(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
@@ -177,11 +182,49 @@ TEST_F(StateHeadsTest, AStateWithALostFirstHeadIsRemovedByItsSecond) {
   ASSERT_TRUE(file.ok()) << file.error().message;
 }
 
-TEST_F(StateHeadsTest, AFileWithAMarkWasNeverFinishedWhateverItsEndHolds) {
-  const std::vector<std::string> paths = Committed(1);
-  const auto mark = EncodeUnfinishedMark(StateReader::Open(paths).value()->header().uuid);
-  Overwrite(paths[0], 0, {reinterpret_cast<const char*>(mark.data()), mark.size()});
-  EXPECT_EQ(StateReader::Open(paths).error().code, ErrorCode::kNotFound);
+TEST_F(StateHeadsTest, AFileWithAMarkAndNoCommitWasNeverFinishedWhateverItsEndHolds) {
+  for (const size_t count : {1, 2}) {
+    const std::vector<std::string> paths = Committed(count);
+    Overwrite(paths[0], 0, MarkOf(paths));
+    for (const FileOffset place : geometry_[0].commit_offset) {
+      Overwrite(paths[0], place.value, std::string(geometry_[0].commit_bytes.value, '\0'));
+    }
+    for (const bool second : {true, false}) {
+      if (!second) Overwrite(paths[0], std::filesystem::file_size(paths[0]) - kBlock, kLost);
+      const auto reader = StateReader::Open(paths);
+      ASSERT_FALSE(reader.ok());
+      EXPECT_EQ(reader.error().code, ErrorCode::kNotFound);
+      EXPECT_THAT(reader.error().message, HasSubstr("never finished"));
+    }
+  }
+}
+
+TEST_F(StateHeadsTest, AMarkInAStateWithACommitIsALostHead) {
+  const std::vector<std::string> paths = Committed();
+  const std::string mark = MarkOf(paths);
+  for (size_t i = 0; i < paths.size(); ++i) {
+    const std::string whole = BytesOf(paths[i]);
+    for (const bool second : {true, false}) {
+      Overwrite(paths[i], 0, mark);
+      if (!second) Overwrite(paths[i], whole.size() - kBlock, kLost);
+      ExpectCommitted(paths, 2, 2);
+      EXPECT_THAT(StateReader::Open(paths).value()->notice(),
+                  AllOf(HasSubstr(paths[i]), HasSubstr("has lost its header")));
+      EXPECT_THAT(Continue(paths).value(), SizeIs(1));
+      EXPECT_EQ(BytesOf(paths[i]), whole);
+    }
+  }
+}
+
+TEST_F(StateHeadsTest, AnEmptyFileIsDamaged) {
+  const std::vector<std::string> paths = Committed();
+  for (const size_t i : {1, 0}) {
+    std::filesystem::resize_file(paths[i], 0);
+    const auto reader = StateReader::Open(paths);
+    ASSERT_FALSE(reader.ok());
+    EXPECT_EQ(reader.error().code, ErrorCode::kCorruption);
+    EXPECT_THAT(reader.error().message, HasSubstr(paths[i]));
+  }
 }
 
 TEST_F(StateHeadsTest, ACommitPlaceThatCannotBeReadLeavesTheOther) {
