@@ -56,7 +56,7 @@ Result<std::unique_ptr<Training>> Training::Create(Plan plan) {
 
 Status Training::Build() {
   // The call that waits does not return, so its caller can be told in no other way.
-  plan_.engine.on_stall = [](std::string line) {
+  plan_.engine.warn = [](std::string line) {
     std::ranges::replace(line, '\n', ' ');  // of a path
     std::fputs(("penstock: warning: " + line + "\n").c_str(), stderr);
   };

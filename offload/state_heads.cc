@@ -105,7 +105,7 @@ Result<FoundHead> FindHead(const OpenStateFile& file, Finished finished) {
                     "state file {} has lost its header: it begins like one that was never finished",
                     file.path);
   }
-  if (why.code != ErrorCode::kCorruption && why.code != ErrorCode::kIo) return why;
+  if (!IsReadDamage(why)) return why;
   Result<StateHeader> second = ReadSecond(file, size);
   if (!second.ok()) {
     return MakeError(why.code, "{}; nor can its second head be used: {}", why.message,

@@ -20,8 +20,7 @@ namespace {
 
 /// Whether a head could not be found where there may be one.
 bool MayBeMade(const Result<FoundHead>& head) {
-  return !head.ok() &&
-         (head.error().code == ErrorCode::kCorruption || head.error().code == ErrorCode::kIo);
+  return !head.ok() && IsReadDamage(head.error());
 }
 
 bool SaysUnfinished(const Result<FoundHead>& head) {

@@ -227,6 +227,39 @@ TEST_F(StateHeadsTest, AnEmptyFileIsDamaged) {
   }
 }
 
+TEST_F(StateHeadsTest, AHeadThatIsLostDuringARunIsNamedOnceAndTheRunGoesOn) {
+  for (const bool second : {false, true}) {
+    for (const size_t path : {0, 1}) {
+      const auto file = Create(/*durable=*/true, 2);
+      std::vector<std::string> warnings;
+      file->WarnBy([&warnings](const std::string& line) { warnings.push_back(line); });
+      ASSERT_TRUE(file->Commit(WriteTiles(*file, 1, 1)).ok());
+      const std::vector<std::string> paths = Paths(*file);
+      const uint64_t at = second ? std::filesystem::file_size(paths[path]) - kBlock : 0;
+      Overwrite(paths[path], at, kLost);
+      EXPECT_TRUE(file->CheckCommit().ok());
+      for (const uint64_t step : {2, 3}) {
+        const Status made = file->Commit(WriteTiles(*file, static_cast<uint8_t>(step), step));
+        ASSERT_TRUE(made.ok()) << made.error().message;
+      }
+      EXPECT_THAT(warnings, ElementsAre(AllOf(HasSubstr(paths[path]), HasSubstr("head"))));
+      EXPECT_EQ(StateReader::Open(paths, StateLock::kHeld).value()->commit().head.step, 3U);
+      Overwrite(paths[path], second ? 0 : std::filesystem::file_size(paths[path]) - kBlock, kLost);
+      EXPECT_EQ(file->CheckCommit().error().code, ErrorCode::kCorruption);
+    }
+  }
+}
+
+TEST_F(StateHeadsTest, AHeadThatCannotBeReadDuringARunIsDoneWithout) {
+  const auto file = Create(/*durable=*/true, 1);
+  ASSERT_TRUE(file->Commit(WriteTiles(*file, 1, 1)).ok());
+  FailingReads reads;
+  reads.Fail(Paths(*file)[0], 0, kBlock);
+  const Status made = file->Commit(WriteTiles(*file, 2, 2));
+  ASSERT_TRUE(made.ok()) << made.error().message;
+  EXPECT_TRUE(file->CheckCommit().ok());
+}
+
 TEST_F(StateHeadsTest, ACommitPlaceThatCannotBeReadLeavesTheOther) {
   const std::vector<std::string> paths = Committed();
   for (const uint64_t place : {0, 1}) {  // sequence numbers 2 and 1
