@@ -94,7 +94,7 @@ Result<std::unique_ptr<Training>> Training::Create(Plan plan) {
 
 Status Training::Build() {
   // The call that waits does not return, so its caller can be told in no other way.
-  plan_.engine.on_stall = [](const std::string& line) {
+  plan_.engine.warn = [](const std::string& line) {
     std::fputs(("penstock: warning: " + MessageLine(line) + "\n").c_str(), stderr);
   };
   PENSTOCK_ASSIGN(const zero::MemoryPlan memory, PlanStore(plan_));

@@ -80,6 +80,12 @@ TileChecksums ChecksumsOf(const Uuid& uuid, const ShardLayout& layout, TileId ti
                           uint64_t version, std::span<const std::byte> weight,
                           std::span<const std::byte> record);
 
+/// Whether an error says that something on the drive is damaged or cannot be read, and not that this
+/// program could not look.
+inline bool IsReadDamage(const Error& error) {
+  return error.code == ErrorCode::kCorruption || error.code == ErrorCode::kIo;
+}
+
 /// Returns the error, kCorruption, of a part in a version of a tile that was read at `place` ("PATH
 /// at offset N") and does not have its checksum.
 Error DamagedPart(const ShardLayout& layout, Part part, TileId tile, uint64_t version,

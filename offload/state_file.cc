@@ -346,7 +346,10 @@ Status StateFile::WriteCommit(CommitRecord record, const std::function<Status()>
 }
 
 Status StateFile::CheckHeads() const {
-  for (const auto& path : paths_) PENSTOCK_TRY(path->CheckHead());
+  for (const auto& path : paths_) {
+    PENSTOCK_ASSIGN(const std::string notice, path->CheckHeads());
+    if (!notice.empty() && warn_) warn_(notice);
+  }
   return {};
 }
 

@@ -17,6 +17,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "aio/aio.h"
@@ -91,6 +92,8 @@ class StateFile {
   int slots() const { return shape_.slots; }
   std::vector<PathShare> Shares() const;
 
+  /// From now on `warn` is told in one line of a head that was lost while the other one holds.
+  void WarnBy(std::function<void(const std::string& line)> warn) { warn_ = std::move(warn); }
   /// Adds a span to `trace` for each part that is read or written from now on.
   void TraceTo(Trace& trace);
   aio::Ticket Submit(PartRequest request);
@@ -127,8 +130,8 @@ class StateFile {
   Status TakeBack();
 
   /// Checks that the newest commit is on the drives: every file is the one at its path, and
-  /// complete, and its head and the record read back as they were written. The contents of tiles
-  /// are not read. May be called after a failure. Errors: kNotFound if a file was deleted or there
+  /// complete, and one of its heads and the record read back as they were written. The contents of
+  /// tiles are not read. May be called after a failure. Errors: kNotFound if a file was deleted or there
   /// is no commit; kUnavailable if a file was moved away; kCorruption; kIo.
   Status CheckCommit() const;
 
@@ -161,6 +164,7 @@ class StateFile {
     TraceRows reads;
     TraceRows writes;
   };
+  std::function<void(const std::string& line)> warn_;
   std::deque<PathRows> rows_;  ///< empty without a trace; outlive the requests of the paths
   std::vector<std::unique_ptr<StatePath>> paths_;
   std::vector<double> speeds_;

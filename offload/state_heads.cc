@@ -92,15 +92,20 @@ Status ReadAt(const OpenStateFile& file, FileOffset offset, std::span<std::byte>
   return {};
 }
 
-Result<FoundHead> FindHead(const OpenStateFile& file) {
+Result<FoundHead> FindHead(const OpenStateFile& file, Finished finished) {
   const Result<StateHeader> first = ReadFirst(file);
   PENSTOCK_ASSIGN(const Bytes size, SizeOf(file));
   if (first.ok()) {
     PENSTOCK_TRY(CheckSize(file, size, first->geometry));
     return FoundHead{*first, {}};
   }
-  const Error& why = first.error();
-  if (why.code != ErrorCode::kCorruption && why.code != ErrorCode::kIo) return why;
+  Error why = first.error();
+  if (finished == Finished::kYes && why.code == ErrorCode::kNotFound) {
+    why = MakeError(ErrorCode::kCorruption,
+                    "state file {} has lost its header: it begins like one that was never finished",
+                    file.path);
+  }
+  if (!IsReadDamage(why)) return why;
   Result<StateHeader> second = ReadSecond(file, size);
   if (!second.ok()) {
     return MakeError(why.code, "{}; nor can its second head be used: {}", why.message,

@@ -29,10 +29,16 @@ struct FoundHead {
 /// ends before.
 Status ReadAt(const OpenStateFile& file, FileOffset offset, std::span<std::byte> bytes);
 
+/// What is known of a file before its head is read.
+enum class Finished {
+  kUnknown,  ///< a mark in place of the header says that it was never finished
+  kYes       ///< a mark is damage, as anything else that is no header
+};
+
 /// Returns the head of a file. Errors, each naming the file: kNotFound if it was never finished;
 /// kUnavailable for another version; kIo or kCorruption if neither head can be used, or if the file
 /// is shorter than the head says.
-Result<FoundHead> FindHead(const OpenStateFile& file);
+Result<FoundHead> FindHead(const OpenStateFile& file, Finished finished);
 
 /// Returns the head of a file of which neither head can be used, with `sibling`, the header of
 /// another path of its state. `why`: what FindHead said. Errors: `why` if the file is shorter than

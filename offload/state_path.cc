@@ -169,10 +169,24 @@ Status StatePath::CheckPlace() const {
                    file_path(), held_bytes_.value, size.value);
 }
 
-Status StatePath::CheckHead() const {
+Result<std::string> StatePath::CheckHeads() {
   PENSTOCK_TRY(CheckPlace());
-  for (const WrittenBytes& head : heads_) PENSTOCK_TRY(CheckWritten(head, "head"));
-  return {};
+  std::vector<WrittenBytes> holding;
+  Status damage;
+  for (const WrittenBytes& head : heads_) {
+    const Status holds = CheckWritten(head, "head");
+    if (holds.ok()) {
+      holding.push_back(head);
+      continue;
+    }
+    if (!IsReadDamage(holds.error())) return holds.error();
+    damage = holds;
+  }
+  if (damage.ok()) return std::string();
+  if (holding.empty()) return damage.error();
+  heads_ = std::move(holding);
+  return fmt::format("{}; its other head holds, and the next --resume writes this one again",
+                     damage.error().message);
 }
 
 Status StatePath::CheckWritten(const WrittenBytes& written, const char* what) const {

@@ -84,8 +84,10 @@ class StatePath {
   /// kNotFound if it was deleted; kUnavailable if it was moved away, with or without another file
   /// in its place; kCorruption if it was cut.
   Status CheckPlace() const;
-  /// The same, and checks that the heads read back from the drive as they were written.
-  Status CheckHead() const;
+  /// The same, and checks that a head reads back from the drive as it was written. One that does not
+  /// is not looked at again if the other one does; returns a notice of it. Errors: also those of
+  /// CheckWritten.
+  Result<std::string> CheckHeads();
   /// Checks that `written` reads back from the drive; `what` is its name in messages. Errors:
   /// kCorruption, kIo.
   Status CheckWritten(const WrittenBytes& written, const char* what) const;

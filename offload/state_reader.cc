@@ -20,8 +20,11 @@ namespace {
 
 /// Whether a head could not be found where there may be one.
 bool MayBeMade(const Result<FoundHead>& head) {
-  return !head.ok() &&
-         (head.error().code == ErrorCode::kCorruption || head.error().code == ErrorCode::kIo);
+  return !head.ok() && IsReadDamage(head.error());
+}
+
+bool SaysUnfinished(const Result<FoundHead>& head) {
+  return !head.ok() && head.error().code == ErrorCode::kNotFound;
 }
 
 }  // namespace
@@ -69,18 +72,23 @@ StateHeader StateReader::File::Take(FoundHead head) {
   return std::move(head.header);
 }
 
-/// Where neither of its heads can be used, one of the other files has what they say.
+/// Where neither of its heads can be used, one of the other files has what they say. A file that
+/// begins with a mark is opened in the same way: a commit in it proves that it was finished.
 Status StateReader::OpenFirst(const std::vector<std::string>& paths, StateLock lock) {
   PENSTOCK_ASSIGN(File first, OpenFile(paths.front(), lock));
-  Result<FoundHead> head = FindHead(first.open());
+  Result<FoundHead> head = FindHead(first.open(), Finished::kUnknown);
+  if (SaysUnfinished(head)) {
+    unfinished_ = head.error();
+    head = FindHead(first.open(), Finished::kYes);
+  }
   for (size_t i = 1; MayBeMade(head) && i < paths.size(); ++i) {
     const Result<UniqueFd> fd = OpenFileAt(paths[i], O_RDONLY);
     if (!fd.ok()) continue;
-    const Result<FoundHead> sibling = FindHead({fd->get(), paths[i]});
+    const Result<FoundHead> sibling = FindHead({fd->get(), paths[i]}, Finished::kUnknown);
     if (!sibling.ok() || sibling->header.paths != paths.size()) continue;
     head = HeadFromSibling(first.open(), sibling->header, 0, head.error());
   }
-  PENSTOCK_TRY(head.status());
+  if (!head.ok()) return unfinished_.value_or(head.error());
   header_ = first.Take(*std::move(head));
   files_.push_back(std::move(first));
   return {};
@@ -106,7 +114,8 @@ Result<StateReader::File> StateReader::OpenOther(const std::string& path, StateL
 Status StateReader::OpenOthers(const std::vector<std::string>& paths, StateLock lock) {
   for (size_t i = 1; i < paths.size(); ++i) {
     PENSTOCK_ASSIGN(File file, OpenOther(paths[i], lock));
-    Result<FoundHead> head = FindHead(file.open());
+    // The header of the first file was written when all others were finished.
+    Result<FoundHead> head = FindHead(file.open(), Finished::kYes);
     if (MayBeMade(head)) {
       head = HeadFromSibling(file.open(), header_, static_cast<uint32_t>(i), head.error());
     }
@@ -271,6 +280,7 @@ Status StateReader::ReadCommits() {
     }
   }
   std::ranges::sort(commits_, std::ranges::greater(), &HeldCommit::sequence);
+  if (commits_.empty() && damage.empty() && unfinished_) return *unfinished_;
   if (commits_.empty() && damage.empty() && !files_.front().notice.empty()) {
     return MakeError(ErrorCode::kCorruption,
                      "{}; neither place holds a commit: what damaged the head may have taken them",

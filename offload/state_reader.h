@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -118,6 +119,8 @@ class StateReader {
   StateHeader header_;               ///< of path 0
   std::vector<HeldCommit> commits_;  ///< the newest first
   CommitRecord commit_;
+  /// That the first file was never finished, as its mark says; none: it has no mark.
+  std::optional<Error> unfinished_;
   std::string notice_;  ///< of the commit places
 };
 

@@ -115,9 +115,9 @@ struct EngineOptions {
   /// all ranks are; until then the commit before it stands. None: no other rank makes any.
   std::function<Status(uint64_t step)> vote;
   ActivityMeter* meter = nullptr;
-  /// Told in one line when a drive does not answer, and when it does again; any thread. None:
-  /// nobody looks.
-  std::function<void(const std::string& line)> on_stall;
+  /// Told in one line when a drive does not answer, and when it does again, and of what was lost in
+  /// a file of the state and is there twice; any thread. If empty, nothing is looked at or said.
+  std::function<void(const std::string& line)> warn;
   /// With several ranks: told what the calling thread does now, for messages, as in "waits for
   /// weights of h.3". Cheap. None: nobody asks.
   std::function<void(std::string_view what)> doing;

@@ -27,6 +27,8 @@ class PendingCommit {
 
   /// Whether it has ended, for whatever reason.
   bool ended() const { return ended_; }
+  /// Whether it has ended, and was made.
+  bool made() const { return ended_ && outcome_.ok(); }
   /// Waits for its end, and returns what it came to.
   Status Finish() {
     if (thread_.joinable()) thread_.join();

@@ -156,12 +156,13 @@ Status StateEngine::BeginStep(double lr, uint64_t t) {
   return PrepareUpdates();
 }
 
-/// No update begins while a commit reads the tiles. With one slot the first update takes the commit
-/// back, which whoever made it may still copy, and which stands while nothing is known of the
-/// forward.
+/// No update begins while a commit reads the tiles, or after one that was not made: another rank may
+/// have taken it back, and the updates would overwrite the commit before. With one slot the first
+/// update takes the commit back, which whoever made it may still copy, and which stands while
+/// nothing is known of the forward.
 Status StateEngine::PrepareUpdates() {
   if (!with_gradients_) return {};
-  if (commit_ && !(commit_->ended() && options_.config.durable)) return {};
+  if (commit_ && !(commit_->made() && options_.config.durable)) return {};
   if (!options_.config.durable && !driver_->updates_allowed()) return {};
   PENSTOCK_TRY(store_->PrepareUpdates());
   driver_->PrepareUpdates();

@@ -61,7 +61,7 @@ Status MakeEngines(const EngineOptions& options, StateIo& io) {
   for (size_t path = 0; path < options.state_folders.size(); ++path) {
     aio::EngineOptions aio = options.config.aio;
     aio.cpus = io.threads.io[path];
-    aio.on_stall = options.on_stall;
+    aio.on_stall = options.warn;
     std::string notice;
     PENSTOCK_ASSIGN(std::unique_ptr<aio::Engine> engine, options.create_io
                                                              ? options.create_io(path, aio, &notice)
@@ -148,6 +148,7 @@ Result<StateIo> StateIo::Create(const EngineOptions& options, const offload::Sha
   const std::vector<offload::PathShare> shares = io.file->Shares();
   for (const offload::PathShare& share : shares) io.paths.push_back(share.path);
   if (shares.size() > 1) io.notices.push_back(SharesNotice(shares, options.state_folders));
+  io.file->WarnBy(options.warn);
   if (Trace* trace = TraceOf(options.meter)) io.file->TraceTo(*trace);
   io.uuid = offload::ToString(io.file->uuid());
   if (config.aio.simulate) {

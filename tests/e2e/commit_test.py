@@ -33,15 +33,17 @@ class LostFileTest(harness.PenstockTest):
             os.rename(path, path + ".away")
             shutil.copyfile(path + ".away", path)
 
-        def lose_head():
+        def lose_heads():
             with open(path, "r+b") as file:
-                file.write(bytes(4096))
+                for offset, whence in ((0, os.SEEK_SET), (-4096, os.SEEK_END)):
+                    file.seek(offset, whence)
+                    file.write(bytes(4096))
 
         return [("deleted", lambda: os.unlink(path), "was deleted", True),
                 ("moved", lambda: os.rename(path, path + ".away"), "was moved away", False),
                 ("replaced", replace, "another file is in its place", False),
                 ("emptied", lambda: os.truncate(path, 0), "", True),
-                ("head lost", lose_head, "head", True)]
+                ("heads lost", lose_heads, "head", True)]
 
     def check(self, config, which=0):
         config = merge(config, {"steps_per_print": 1, "penstock": {"commit_every_steps": 1}})
@@ -72,6 +74,18 @@ class LostFileTest(harness.PenstockTest):
         self.check(make_config(param="nvme", optimizer="nvme",
                                nvme_path=[self.make_folder("nvme"), self.make_folder("second")]),
                    which=1)
+
+    def test_a_training_that_loses_one_of_two_heads_goes_on_and_says_so(self):
+        config = make_config(param="nvme", optimizer="nvme", nvme_path=self.make_folder("nvme"),
+                             steps_per_print=1, penstock={"commit_every_steps": 1})
+        program, run = self.start(config)
+        with open(state_paths(run)[0], "r+b") as file:
+            file.write(bytes(4096))
+        program.send_signal(signal.SIGINT)
+        stdout, stderr = program.communicate(timeout=harness.TIMEOUT_S)
+        self.assertEqual(program.returncode, 130, stderr)
+        self.assertIn("its other head holds", stderr)
+        self.assertRegex(stderr, KEPT)
 
     def test_in_the_folder_of_the_run(self):
         for home in ("none", "cpu"):

@@ -272,9 +272,18 @@ TEST_F(StateFileTest, NoCommitIsMadeWhereAFileIsNotWhatItWasAndTheErrorNamesIt) 
       {"emptied", [](const fs::path& path) { fs::resize_file(path, 0); }, "was cut from"},
       {"cut", [](const fs::path& path) { fs::resize_file(path, fs::file_size(path) - 1); },
        "was cut from"},
-      {"its head lost", [](const fs::path& path) { Overwrite(path, 0, std::string(4096, '\0')); },
+      {"its heads lost",
+       [](const fs::path& path) {
+         Overwrite(path, 0, std::string(4096, '\0'));
+         Overwrite(path, fs::file_size(path) - 4096, std::string(4096, '\0'));
+       },
        "head"},
-      {"a bit of its head lost", [](const fs::path& path) { Overwrite(path, 100, "x"); }, "head"},
+      {"a bit of each head lost",
+       [](const fs::path& path) {
+         Overwrite(path, 100, "x");
+         Overwrite(path, fs::file_size(path) - 100, "x");
+       },
+       "head"},
       {"emptied and written again",
        [](const fs::path& path) {
          const uintmax_t size = fs::file_size(path);

@@ -52,6 +52,11 @@ class StateHeadsTest : public StateFileTest {
     return std::move(opened.notices);
   }
 
+  static std::string MarkOf(const std::vector<std::string>& paths) {
+    const auto mark = EncodeUnfinishedMark(StateReader::Open(paths).value()->header().uuid);
+    return {reinterpret_cast<const char*>(mark.data()), mark.size()};
+  }
+
   static std::string BytesOf(const std::string& path) {
     std::ifstream file(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
@@ -196,11 +201,82 @@ TEST_F(StateHeadsTest, AStateWithALostFirstHeadIsRemovedByItsSecond) {
   ASSERT_TRUE(file.ok()) << file.error().message;
 }
 
-TEST_F(StateHeadsTest, AFileWithAMarkWasNeverFinishedWhateverItsEndHolds) {
-  const std::vector<std::string> paths = Committed(1);
-  const auto mark = EncodeUnfinishedMark(StateReader::Open(paths).value()->header().uuid);
-  Overwrite(paths[0], 0, {reinterpret_cast<const char*>(mark.data()), mark.size()});
-  EXPECT_EQ(StateReader::Open(paths).error().code, ErrorCode::kNotFound);
+TEST_F(StateHeadsTest, AFileWithAMarkAndNoCommitWasNeverFinishedWhateverItsEndHolds) {
+  for (const size_t count : {1, 2}) {
+    const std::vector<std::string> paths = Committed(count);
+    Overwrite(paths[0], 0, MarkOf(paths));
+    for (const FileOffset place : geometry_[0].commit_offset) {
+      Overwrite(paths[0], place.value, std::string(geometry_[0].commit_bytes.value, '\0'));
+    }
+    for (const bool second : {true, false}) {
+      if (!second) Overwrite(paths[0], std::filesystem::file_size(paths[0]) - kBlock, kLost);
+      const auto reader = StateReader::Open(paths);
+      ASSERT_FALSE(reader.ok());
+      EXPECT_EQ(reader.error().code, ErrorCode::kNotFound);
+      EXPECT_THAT(reader.error().message, HasSubstr("never finished"));
+    }
+  }
+}
+
+TEST_F(StateHeadsTest, AMarkInAStateWithACommitIsALostHead) {
+  const std::vector<std::string> paths = Committed();
+  const std::string mark = MarkOf(paths);
+  for (size_t i = 0; i < paths.size(); ++i) {
+    const std::string whole = BytesOf(paths[i]);
+    for (const bool second : {true, false}) {
+      Overwrite(paths[i], 0, mark);
+      if (!second) Overwrite(paths[i], whole.size() - kBlock, kLost);
+      ExpectCommitted(paths, 2, 2);
+      EXPECT_THAT(StateReader::Open(paths).value()->notice(),
+                  AllOf(HasSubstr(paths[i]), HasSubstr("has lost its header")));
+      EXPECT_THAT(Continue(paths).value(), SizeIs(1));
+      EXPECT_EQ(BytesOf(paths[i]), whole);
+    }
+  }
+}
+
+TEST_F(StateHeadsTest, AnEmptyFileIsDamaged) {
+  const std::vector<std::string> paths = Committed();
+  for (const size_t i : {1, 0}) {
+    std::filesystem::resize_file(paths[i], 0);
+    const auto reader = StateReader::Open(paths);
+    ASSERT_FALSE(reader.ok());
+    EXPECT_EQ(reader.error().code, ErrorCode::kCorruption);
+    EXPECT_THAT(reader.error().message, HasSubstr(paths[i]));
+  }
+}
+
+TEST_F(StateHeadsTest, AHeadThatIsLostDuringARunIsNamedOnceAndTheRunGoesOn) {
+  for (const bool second : {false, true}) {
+    for (const size_t path : {0, 1}) {
+      const auto file = Create(/*durable=*/true, 2);
+      std::vector<std::string> warnings;
+      file->WarnBy([&warnings](const std::string& line) { warnings.push_back(line); });
+      ASSERT_TRUE(file->Commit(WriteTiles(*file, 1, 1)).ok());
+      const std::vector<std::string> paths = Paths(*file);
+      const uint64_t at = second ? std::filesystem::file_size(paths[path]) - kBlock : 0;
+      Overwrite(paths[path], at, kLost);
+      EXPECT_TRUE(file->CheckCommit().ok());
+      for (const uint64_t step : {2, 3}) {
+        const Status made = file->Commit(WriteTiles(*file, static_cast<uint8_t>(step), step));
+        ASSERT_TRUE(made.ok()) << made.error().message;
+      }
+      EXPECT_THAT(warnings, ElementsAre(AllOf(HasSubstr(paths[path]), HasSubstr("head"))));
+      EXPECT_EQ(StateReader::Open(paths, StateLock::kHeld).value()->commit().head.step, 3U);
+      Overwrite(paths[path], second ? 0 : std::filesystem::file_size(paths[path]) - kBlock, kLost);
+      EXPECT_EQ(file->CheckCommit().error().code, ErrorCode::kCorruption);
+    }
+  }
+}
+
+TEST_F(StateHeadsTest, AHeadThatCannotBeReadDuringARunIsDoneWithout) {
+  const auto file = Create(/*durable=*/true, 1);
+  ASSERT_TRUE(file->Commit(WriteTiles(*file, 1, 1)).ok());
+  FailingReads reads;
+  reads.Fail(Paths(*file)[0], 0, kBlock);
+  const Status made = file->Commit(WriteTiles(*file, 2, 2));
+  ASSERT_TRUE(made.ok()) << made.error().message;
+  EXPECT_TRUE(file->CheckCommit().ok());
 }
 
 TEST_F(StateHeadsTest, ACommitPlaceThatCannotBeReadLeavesTheOther) {

@@ -2,6 +2,7 @@
 #include "zero/state_engine.h"
 
 #include <cstring>
+#include <latch>
 
 #include "tests/zero/engine_support.h"
 #include "zero/partitioner.h"
@@ -12,6 +13,12 @@ namespace penstock::zero {
 namespace {
 
 using offload::TileId;
+
+/// Counts a latch down when the thread that made it ends.
+struct AtEndOfThread {
+  std::latch& ended;
+  ~AtEndOfThread() { ended.count_down(); }
+};
 
 class StateEngineTest : public EngineTest {
  protected:
@@ -114,6 +121,42 @@ TEST_F(StateEngineTest, WithoutADeviceItUpdatesAndCommitsTheBitsOfATrainingWithO
       ExpectSameBits(outcome, expected, std::string(ToString(home)));
     }
   }
+}
+
+/// Other ranks may have taken the commit back, and the updates would overwrite the one before.
+TEST_F(StateEngineTest, NoUpdateBeginsAfterACommitForWhichTheVoteFailed) {
+  EngineOptions options = Options({.name = "x",
+                                   .parameters = Tier::kHost,
+                                   .optimizer = Tier::kHost,
+                                   .with_gradients = true,
+                                   .smallest_host = false});
+  std::latch ended(1);
+  options.vote = [&](uint64_t step) -> Status {
+    if (step == 0) return {};
+    thread_local const AtEndOfThread at_end{ended};
+    return MakeError(ErrorCode::kUnavailable, "another rank took its commit back");
+  };
+  const offload::ShardLayout layout = MakeLayout(options.model, options.config);
+  const auto plan = PlanMemory(options.model, layout, options.config, 64_MiB, options.host_memory);
+  ASSERT_TRUE(plan.ok()) << plan.error().message;
+  const offload::Schedule schedule =
+      BuildSchedule(options.model, layout, plan->shared_slots, UpdateStart::kGradient);
+  const auto engine = StateEngine::Create(options, layout, schedule, *plan, {});
+  ASSERT_TRUE(engine.ok()) << engine.error().message;
+  ASSERT_TRUE((*engine)->FillTiles(FillFromTensors(layout, ToyWeights, 0), /*at_once=*/true).ok());
+  (*engine)->BeginCommit({{.step = 0}, "{}"}, [] { return Status(); });
+  ASSERT_TRUE((*engine)->FinishCommit().ok());
+  (*engine)->BeginCommit({{.step = 1}, "{}"}, [] { return Status(); });
+  ended.wait();
+  ASSERT_TRUE((*engine)->BeginStep(1e-2, 1).ok());
+  ASSERT_NO_FATAL_FAILURE(ComputeGradients(**engine, layout, schedule, 0));
+  (*engine)->AllowUpdates();
+  ASSERT_TRUE((*engine)->PrepareUpdates().ok());
+  (*engine)->GradientsArrived(layout.Tiles());
+  EXPECT_FALSE((*engine)->FinishCommit().ok());
+  static_cast<void>((*engine)->WaitForBlocks());
+  ASSERT_TRUE((*engine)->Drain().ok());
+  EXPECT_EQ((*engine)->counters().updates, 0U);
 }
 
 }  // namespace

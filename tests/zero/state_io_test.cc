@@ -199,7 +199,7 @@ class StateIoTest : public ::testing::Test {
     options.config.optimizer_home = home;
     options.config.aio.kind = aio::EngineKind::kThreads;
     options.state_folders = {folder_ / "state"};
-    options.on_stall = [](const std::string&) {};
+    options.warn = [](const std::string&) {};
     options.create_io = [this](size_t, const aio::EngineOptions& engine, std::string* notice) {
       engine_cpus_.push_back(engine.cpus);
       EXPECT_TRUE(engine.on_stall) << "nobody would hear of a drive that hangs";

@@ -163,7 +163,7 @@ Status MakeParts(const TrainOptions& given, const TrainJob& job, const StatePlan
       .communicator = machine.communicator.get(),
       .commit_session = session_number,
       .meter = machine.meter.get(),
-      .on_stall = LogWarning,
+      .warn = LogWarning,
       .doing = ranks.doing()};
   // A gradient that is not finite is looked for, where the run would have ended; what is finite has
   // the same bits.
