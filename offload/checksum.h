@@ -80,8 +80,8 @@ TileChecksums ChecksumsOf(const Uuid& uuid, const ShardLayout& layout, TileId ti
                           uint64_t version, std::span<const std::byte> weight,
                           std::span<const std::byte> record);
 
-/// Whether an error says that something on the drive is damaged or cannot be read, and not that this
-/// program could not look.
+/// Whether an error says that something on the drive is damaged or cannot be read, and not that
+/// this program could not look.
 inline bool IsReadDamage(const Error& error) {
   return error.code == ErrorCode::kCorruption || error.code == ErrorCode::kIo;
 }

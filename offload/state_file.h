@@ -131,8 +131,8 @@ class StateFile {
 
   /// Checks that the newest commit is on the drives: every file is the one at its path, and
   /// complete, and one of its heads and the record read back as they were written. The contents of
-  /// tiles are not read. May be called after a failure. Errors: kNotFound if a file was deleted or there
-  /// is no commit; kUnavailable if a file was moved away; kCorruption; kIo.
+  /// tiles are not read. May be called after a failure. Errors: kNotFound if a file was deleted or
+  /// there is no commit; kUnavailable if a file was moved away; kCorruption; kIo.
   Status CheckCommit() const;
 
  private:

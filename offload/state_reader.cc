@@ -19,9 +19,7 @@ namespace penstock::offload {
 namespace {
 
 /// Whether a head could not be found where there may be one.
-bool MayBeMade(const Result<FoundHead>& head) {
-  return !head.ok() && IsReadDamage(head.error());
-}
+bool MayBeMade(const Result<FoundHead>& head) { return !head.ok() && IsReadDamage(head.error()); }
 
 bool SaysUnfinished(const Result<FoundHead>& head) {
   return !head.ok() && head.error().code == ErrorCode::kNotFound;

@@ -156,9 +156,9 @@ Status StateEngine::BeginStep(double lr, uint64_t t) {
   return PrepareUpdates();
 }
 
-/// No update begins while a commit reads the tiles, or after one that was not made: another rank may
-/// have taken it back, and the updates would overwrite the commit before. With one slot the first
-/// update takes the commit back, which whoever made it may still copy, and which stands while
+/// No update begins while a commit reads the tiles, or after one that was not made: another rank
+/// may have taken it back, and the updates would overwrite the commit before. With one slot the
+/// first update takes the commit back, which whoever made it may still copy, and which stands while
 /// nothing is known of the forward.
 Status StateEngine::PrepareUpdates() {
   if (!with_gradients_) return {};
