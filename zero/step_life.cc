@@ -12,7 +12,8 @@ StepLife::StepLife(const ModelSpec& model, LifeRules rules, const offload::Commi
       counts_(head),
       order_(model),
       filled_(model.modules.size(), false),
-      unfilled_(filled_.size()) {
+      // A training of a model without modules is also empty at first.
+      unfilled_(std::max<size_t>(filled_.size(), 1)) {
   if (!rules_.loss_scaling) return;
   loss_scale_.emplace(*rules_.loss_scaling);
   counts_.loss_scale = loss_scale_->state();
@@ -26,6 +27,7 @@ void StepLife::Fill(ModuleId module) {
 
 void StepLife::FillAll() {
   for (const ModuleId module : offload::Ids<ModuleId>(filled_.size())) Fill(module);
+  unfilled_ = 0;
 }
 
 void StepLife::FillFrom(const offload::CommitHead& head) {

@@ -455,6 +455,11 @@ TEST(StepLifeTest, NothingHappensBeforeEveryModuleIsFilled) {
     EXPECT_TRUE(life.filled(ModuleId{module}));
   }
   EXPECT_TRUE(life.CheckBegin().ok());
+
+  StepLife without_modules({}, Rules(true), {});
+  EXPECT_FALSE(without_modules.filled());
+  without_modules.FillAll();
+  EXPECT_TRUE(without_modules.filled());
 }
 
 TEST(StepLifeTest, StepsThatWereMadeElsewhereAreSaidBeforeTheFirstAlone) {
