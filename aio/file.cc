@@ -235,6 +235,13 @@ Status File::Reserve(Bytes size) {
   for (size_t i = 0; i < parts.size() && error_number == 0; ++i) {
     error_number = FallocateRetrying(fd(), parts[i]);
   }
+  // Behind the last hole blocks may lie beyond the end, which has not moved then.
+  struct stat after {};
+  if (error_number == 0 && ::fstat(fd(), &after) == 0) {
+    const Bytes length{static_cast<uint64_t>(after.st_size)};
+    if (length < size)
+      error_number = FallocateRetrying(fd(), {FileOffset{length.value}, size - length});
+  }
   if (error_number == 0) return {};
   // Give back what a failed reservation took beyond the end.
   if (::ftruncate(fd(), before.st_size) != 0) {

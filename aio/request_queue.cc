@@ -12,6 +12,11 @@ namespace {
 constexpr auto kStateRead = static_cast<size_t>(Priority::kStateRead);
 constexpr auto kWriteBack = static_cast<size_t>(Priority::kWriteBack);
 
+/// State reads wait for the memory that write-backs hold, and for none of the reads behind them.
+bool FreesMemory(const Request& request) {
+  return request.priority == Priority::kWriteBack && request.operation == Operation::kWrite;
+}
+
 }  // namespace
 
 void RequestQueue::Push(std::shared_ptr<PendingRequest> request) {
@@ -30,8 +35,9 @@ size_t RequestQueue::ChooseClass() const {
     ++highest;
     PENSTOCK_CHECK(highest < classes_.size(), "a block was cut from an empty queue");
   }
-  if (highest == kStateRead && !classes_[kWriteBack].empty() &&
-      write_backs_out_ < write_back_places_) {
+  const auto& write_backs = classes_[kWriteBack];
+  if (highest == kStateRead && write_backs_out_ < write_back_places_ && !write_backs.empty() &&
+      FreesMemory(write_backs.front()->request)) {
     return kWriteBack;
   }
   size_t chosen = highest;
@@ -50,10 +56,10 @@ Block RequestQueue::Cut() {
     if (!classes_[lower].empty()) ++passed_over_[lower];
   }
   passed_over_[chosen] = 0;
-  if (chosen == kWriteBack) ++write_backs_out_;
 
   auto& requests = classes_[chosen];
   PendingRequest& request = *requests.front();
+  if (FreesMemory(request.request)) ++write_backs_out_;
   const BlockPart part = BlockAt(request.plan, request.cut);
   Block block{.request = requests.front(),
               .begin = request.cut,
@@ -66,7 +72,7 @@ Block RequestQueue::Cut() {
 }
 
 void RequestQueue::GiveBack(const Block& block) {
-  if (block.request->request.priority == Priority::kWriteBack) --write_backs_out_;
+  if (FreesMemory(block.request->request)) --write_backs_out_;
 }
 
 void RequestQueue::Abandon(const PendingRequest& request) {

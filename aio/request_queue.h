@@ -51,8 +51,8 @@ class RequestQueue {
   bool empty() const;
   /// Returns the next block: of the oldest request of the highest class, or of the oldest request
   /// of a lower class that kStarvationBound blocks have passed. Where state reads are that class,
-  /// of the oldest write-back, while these have less than half of the places. Precondition: not
-  /// empty.
+  /// of the oldest write-back, if it is a write, while these have less than half of the places.
+  /// Precondition: not empty.
   Block Cut();
   /// Gives back the place of a block that was cut.
   void GiveBack(const Block& block);

@@ -59,7 +59,7 @@ class PartHasher {
   PartHasher();
   ~PartHasher();
 
-  /// Begins a part of a tile with these planes (borrowed) and so many elements.
+  /// Begins a part of a tile with these planes and so many elements.
   void Reset(uint64_t seed, Part part, const Planes& planes, uint64_t elements);
   /// Adds the next bytes of the part. No more come than the part has.
   void Add(std::span<const std::byte> bytes);
@@ -80,8 +80,8 @@ TileChecksums ChecksumsOf(const Uuid& uuid, const ShardLayout& layout, TileId ti
                           uint64_t version, std::span<const std::byte> weight,
                           std::span<const std::byte> record);
 
-/// Whether an error says that something on the drive is damaged or cannot be read, and not that
-/// this program could not look.
+/// Whether an error says that what a drive holds is damaged or cannot be read, and not that this
+/// program could not look.
 inline bool IsReadDamage(const Error& error) {
   return error.code == ErrorCode::kCorruption || error.code == ErrorCode::kIo;
 }

@@ -26,9 +26,9 @@ namespace penstock::offload {
 class CommitVerifier {
  public:
   /// Returns what a verifier of these tiles takes of the host: a multiple of the alignment of
-  /// state files, at most 4 MiB, and not more than the largest tile.
+  /// state files, at most 4 MiB, and no more than the largest tile or 32 KiB.
   static Bytes Room(const ShardLayout& layout);
-  /// `threads`: 1 or more; of these, as many work as the room suffices for. Errors: kOutOfMemory.
+  /// `threads`: 1 or more; at most four of them work. Errors: kOutOfMemory.
   static Result<std::unique_ptr<CommitVerifier>> Create(const ShardLayout& layout, StateFile& file,
                                                         int threads);
 

@@ -242,8 +242,7 @@ Status StateFile::Commit(CommitRecord record, const std::function<Status()>& sti
 Error StateFile::TakeBackDamaged(uint64_t step, FileOffset place, const Error& why) {
   if (slots() == 1) {
     return {why.code, fmt::format("the commit of step {} is damaged: {}; with one slot "
-                                  "(penstock.durable is false) there is no commit before it: "
-                                  "begin a new run",
+                                  "(penstock.durable is false) there is no commit before it",
                                   step, why.message)};
   }
   const Status erased = EraseCommit(place);
@@ -252,7 +251,7 @@ Error StateFile::TakeBackDamaged(uint64_t step, FileOffset place, const Error& w
                            "nothing was written over the commit of step {}, and --resume "
                            "continues from it",
                            newest_step_)
-                     : "there is no commit before it: begin a new run";
+                     : "there is no commit before it";
   const std::string back = erased.ok() ? "was taken back"
                                        : fmt::format("is damaged and could not be taken back ({})",
                                                      erased.error().message);
@@ -338,6 +337,12 @@ Status StateFile::WriteCommit(CommitRecord record, const std::function<Status()>
   PENSTOCK_TRY(CheckHeads());
   PENSTOCK_TRY(commits().CheckWritten(written, "newest commit"));
   const Status whole = verify ? verify(record) : Status();
+  if (!whole.ok() && !IsReadDamage(whole.error())) {
+    return MakeError(whole.error().code,
+                     "the commit of step {} was written and could not be verified: {}; the next "
+                     "--resume verifies it",
+                     record.head.step, whole.error().message);
+  }
   if (!whole.ok()) return TakeBackDamaged(record.head.step, written.offset, whole.error());
   Protect(record, written);
   made_commit_ = true;

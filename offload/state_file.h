@@ -112,12 +112,13 @@ class StateFile {
   /// Makes steps 2 to 5 of a commit: everything written so far becomes durable, then the record.
   /// Once the record was read back from the drives, it is the newest commit and its slots are
   /// protected. Fills in the sequence number. `still_good` is asked just before the record is
-  /// written; if it returns an error, the commit ends there. `verify` is asked when the record was
-  /// read back, and says whether the tiles that it names read back, too. Its error takes the commit
-  /// back, durably, so that the one before is the newest again; with one slot, where none is
-  /// before, it only says what is damaged. Precondition: all tiles that are not frozen have one
-  /// version. Errors: of I/O and of CheckCommit; those of `verify`, which then name the commit that
-  /// stands.
+  /// written; if it returns an error, the commit ends there. `verify` is called after the record
+  /// was read back, and says whether the tiles that it names read back, too. If it finds damage,
+  /// the commit is taken back, durably, so that the one before is the newest again; with one slot,
+  /// where none is before, the error only says what is damaged. After another error of `verify` the
+  /// record stays, for the next reader to verify. Precondition: all tiles that are not frozen have
+  /// one version. Errors: of I/O and of CheckCommit; those of `verify`, which then name the commit
+  /// that stands.
   Status Commit(
       CommitRecord record, const std::function<Status()>& still_good = [] { return Status(); },
       const std::function<Status(const CommitRecord&)>& verify = {});

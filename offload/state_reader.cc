@@ -127,7 +127,9 @@ Status StateReader::OpenOthers(const std::vector<std::string>& paths, StateLock 
                        ToString(header_.uuid));
     }
     if (header.paths != header_.paths || header.layout != header_.layout ||
-        header.tiles != header_.tiles || header.geometry.slots != header_.geometry.slots) {
+        header.tiles != header_.tiles || header.geometry.slots != header_.geometry.slots ||
+        header.geometry.guards != header_.geometry.guards ||
+        header.geometry.commit_json != header_.geometry.commit_json) {
       return MakeError(ErrorCode::kCorruption,
                        "state file {} has another layout than {}, the first of its state", paths[i],
                        paths.front());
@@ -152,11 +154,14 @@ Status StateReader::CheckNotOpen(const std::string& path) const {
 
 Result<StateReader::File> StateReader::OpenFile(const std::string& path, StateLock lock) {
   File file{.path = path};
-  const bool exclusive = lock == StateLock::kExclusive;
-  PENSTOCK_ASSIGN(file.fd, OpenFileAt(path, exclusive ? O_RDWR : O_RDONLY));  // as locks need it
-  if (lock != StateLock::kHeld) {
-    PENSTOCK_TRY(LockFile(file.fd.get(), lock == StateLock::kExclusive, path));
+  bool exclusive = lock == StateLock::kExclusive;
+  Result<UniqueFd> opened = OpenFileAt(path, exclusive ? O_RDWR : O_RDONLY);  // as locks need it
+  if (exclusive && !opened.ok() && opened.error().code == ErrorCode::kPermission) {
+    exclusive = false;
+    opened = OpenFileAt(path, O_RDONLY);
   }
+  PENSTOCK_ASSIGN(file.fd, std::move(opened));
+  if (lock != StateLock::kHeld) PENSTOCK_TRY(LockFile(file.fd.get(), exclusive, path));
   // A commit that was written and not synchronised could still be lost, after its slots' neighbours
   // were written over.
   if (lock == StateLock::kExclusive && ::fdatasync(file.fd.get()) != 0) {
@@ -266,7 +271,7 @@ Result<CommitRecord> StateReader::ReadCommit(FileOffset place) const {
 Status StateReader::ReadCommits() {
   const std::string& path = files_.front().path;
   std::string damage;
-  ErrorCode code = ErrorCode::kIo;  // unless something is damaged
+  bool cut_off = false;
   for (FileOffset place : header_.geometry.commit_offset) {
     Result<CommitRecord> record = ReadCommit(place);
     if (record.ok()) {
@@ -274,7 +279,7 @@ Status StateReader::ReadCommits() {
       if (record->sequence > commit_.sequence) commit_ = std::move(record).value();
     } else if (record.error().code != ErrorCode::kNotFound) {
       damage += record.error().message + "; ";
-      if (record.error().code != ErrorCode::kIo) code = ErrorCode::kCorruption;
+      cut_off = cut_off || record.error().code != ErrorCode::kIo;
     }
   }
   std::ranges::sort(commits_, std::ranges::greater(), &HeldCommit::sequence);
@@ -286,12 +291,16 @@ Status StateReader::ReadCommits() {
   }
   if (damage.empty()) return {};
   if (commits_.empty()) {
-    return MakeError(code, "state file {}: {}there is no other commit", path, damage);
+    return MakeError(cut_off ? ErrorCode::kCorruption : ErrorCode::kIo,
+                     "state file {}: {}there is no other commit", path, damage);
   }
   notice_ = fmt::format(
-      "state file {}: {}a commit was cut off there when the run was killed, or it was damaged "
-      "since; the commit of step {} in the other place holds, and --resume goes on from it",
-      path, damage, commit_.head.step);
+      "state file {}: {}{}the commit of step {} in the other place holds, and --resume resumes "
+      "from it",
+      path, damage,
+      cut_off ? "a commit was cut off there when the run was killed, or it was damaged since; "
+              : "",
+      commit_.head.step);
   return {};
 }
 

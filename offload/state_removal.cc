@@ -25,7 +25,16 @@ Error Unknown(const std::string& path, const std::string& why) {
                    why);
 }
 
-/// Of a file whose header does not hold: the copy of the header at its end, or `first` again.
+Status CheckIs(const Result<Uuid>& found, const std::string& path, const std::string& uuid) {
+  if (!found.ok() && found.error().code == ErrorCode::kIo) return found.error();
+  if (!found.ok()) return Unknown(path, found.error().message);
+  if (ToString(*found) == uuid) return {};
+  return Unknown(path,
+                 fmt::format("it belongs to the state {}, not to {}", ToString(*found), uuid));
+}
+
+/// Of a file whose header does not hold or cannot be read: the copy of the header at its end, or
+/// `first` again.
 Result<Uuid> UuidAtEnd(int fd, const Result<Uuid>& first) {
   struct stat info {};
   std::vector<std::byte> header(kHeaderBytes.value);
@@ -46,7 +55,10 @@ Status CheckUuid(int fd, const std::string& path, const std::string& uuid) {
   do {
     got = ::pread(fd, header.data(), header.size(), 0);
   } while (got < 0 && errno == EINTR);
-  if (got < 0) return ErrnoError(errno, "reading the header of " + path);
+  if (got < 0) {
+    const Result<Uuid> first = ErrnoError(errno, "reading the header of " + path);
+    return CheckIs(UuidAtEnd(fd, first), path, uuid);
+  }
   // One that was cut off before it had its mark is known by its name alone, which has the whole
   // UUID.
   const bool begun = std::ranges::any_of(std::span(header).first(static_cast<size_t>(got)),
@@ -54,11 +66,7 @@ Status CheckUuid(int fd, const std::string& path, const std::string& uuid) {
   const std::string name = std::filesystem::path(path).filename().string();
   if (!begun && name.starts_with(fmt::format("penstock-{}.", uuid))) return {};
   if (static_cast<size_t>(got) < header.size()) return Unknown(path, "it is too short for a state");
-  const Result<Uuid> found = UuidAtEnd(fd, UuidOf(header));
-  if (!found.ok()) return Unknown(path, found.error().message);
-  if (ToString(*found) == uuid) return {};
-  return Unknown(path,
-                 fmt::format("it belongs to the state {}, not to {}", ToString(*found), uuid));
+  return CheckIs(UuidAtEnd(fd, UuidOf(header)), path, uuid);
 }
 
 }  // namespace

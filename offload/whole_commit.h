@@ -37,7 +37,8 @@ struct ChosenCommit {
   std::string notice;
 };
 
-/// Returns the newest commit that is whole, which is then in use. Errors: kCorruption if none is,
+/// Returns the newest commit that is whole, which is then in use; a doubted one only if no other is
+/// whole. Errors: kCorruption if none is,
 /// with what is wrong with each; of `use` and `damages`.
 Result<ChosenCommit> ChooseCommit(const CommitChoice& choice);
 

@@ -86,9 +86,9 @@ Bytes PairBytes(const ShardLayout& layout, const TileStoreOptions& store) {
 /// reading and the writing of itself; and what is left, for reading states ahead.
 class HostBudget {
  public:
-  HostBudget(const ModelSpec& model, const ShardLayout& layout, const config::Config& config,
-             Bytes available, TileStoreOptions& store)
-      : model_(model), layout_(layout), config_(config), available_(available), store_(store) {}
+  HostBudget(const ShardLayout& layout, const config::Config& config, Bytes available,
+             TileStoreOptions& store)
+      : layout_(layout), config_(config), available_(available), store_(store) {}
 
   void Spend() {
     const uint64_t tiles = layout_.tiles.size();
@@ -150,7 +150,6 @@ class HostBudget {
     }
   }
 
-  const ModelSpec& model_;
   const ShardLayout& layout_;
   const config::Config& config_;
   const Bytes available_;
@@ -311,7 +310,7 @@ Result<MemoryPlan> PlanMemory(const ModelSpec& model, const ShardLayout& layout,
   larger.gradient_buffers = 2;
   if (layout.world_size > 1 && repeated > 0 && fits(larger)) plan = larger;
   if (IsResident(config)) {
-    HostBudget(model, layout, config, host_available, plan.store).Spend();
+    HostBudget(layout, config, host_available, plan.store).Spend();
     return plan;
   }
   const auto add_slots = [&](uint32_t most) {
@@ -327,7 +326,7 @@ Result<MemoryPlan> PlanMemory(const ModelSpec& model, const ShardLayout& layout,
   larger.stages_layers = true;
   if (fits(larger)) plan = larger;
   add_slots(repeated);
-  HostBudget(model, layout, config, host_available, plan.store).Spend();
+  HostBudget(layout, config, host_available, plan.store).Spend();
   return plan;
 }
 

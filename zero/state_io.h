@@ -38,7 +38,8 @@ struct StateIo {
   std::optional<offload::CommitRecord> adopted;  ///< the commit from which training continues
   uint64_t setup_read_bytes = 0;  ///< read before training: to measure the drives, to adopt
   uint64_t init_bytes = 0;
-  /// Told last of steps: reads of a verifier count there when they begin and here when they end.
+  /// The largest number told so far: a verifier's reads are subtracted when they begin and counted
+  /// when they end, so the difference may shrink meanwhile.
   mutable uint64_t step_read_bytes = 0;
 
   /// Plans the threads, makes an I/O engine for each path, near its drive, and creates or opens the

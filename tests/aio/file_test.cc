@@ -197,6 +197,18 @@ TEST(File, AllocateFillsTheHolesOfAFile) {
   EXPECT_GE(info.st_blocks * 512, 1 << 20);
 }
 
+TEST(File, AllocateMovesTheEndWhereBlocksLieBeyondItAndAHoleBefore) {
+  ScratchFile file;
+  ASSERT_OK(file.get().Allocate(512_KiB));
+  const int fd = file.get().fd();
+  if (::fallocate(fd, FALLOC_FL_KEEP_SIZE, 512 << 10, 512 << 10) != 0 ||
+      ::fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 256 << 10, 128 << 10) != 0) {
+    GTEST_SKIP() << "no holes here, or no blocks beyond the end: error " << errno;
+  }
+  ASSERT_OK(file.get().Allocate(1_MiB));
+  EXPECT_EQ(*file.get().Size(), 1_MiB);
+}
+
 // XFS would take up to 8 GiB for the time of a reservation of what is there.
 TEST(File, WhatIsReservedIsKeptOnAFullDrive) {
   constexpr uint64_t kXfs = 0x58465342;

@@ -17,6 +17,7 @@ class RequestQueueTest : public testing::Test {
     auto pending = std::make_shared<PendingRequest>();
     pending->request = ReadRequest(file_, offset, buffer);
     pending->request.priority = priority;
+    if (priority == Priority::kWriteBack) pending->request.operation = Operation::kWrite;
     pending->sequence = sequence_++;
     return pending;
   }
@@ -115,6 +116,16 @@ TEST_F(RequestQueueTest, StateReadsLeaveHalfOfThePlacesToWriteBacksThatWait) {
   EXPECT_EQ(queue.Cut().request->request.priority, Priority::kStateRead);
   queue.GiveBack(write);
   EXPECT_EQ(queue.Cut().request->request.priority, Priority::kWriteBack);
+}
+
+TEST_F(RequestQueueTest, StateReadsLeaveReadsOfTheLowestClassNoPlaces) {
+  RequestQueue queue(4_KiB, /*places=*/4);
+  Buffer buffer(2 * 4096);
+  const auto verifying = Pending(Priority::kWriteBack, buffer.bytes());
+  verifying->request.operation = Operation::kRead;
+  queue.Push(verifying);
+  queue.Push(Pending(Priority::kStateRead, buffer.bytes()));
+  EXPECT_EQ(Order(queue), "ssww");
 }
 
 TEST_F(RequestQueueTest, ParameterReadsLeaveWriteBacksNoPlaces) {

@@ -125,6 +125,22 @@ TEST_F(CommitVerifierTest, ACommitThatDoesNotReadBackIsTakenBackAndTheOneBeforeS
   EXPECT_EQ((*reader)->commit().head.step, 2U);
 }
 
+TEST_F(CommitVerifierTest, ACommitThatCouldNotBeVerifiedIsNotTakenBack) {
+  const std::unique_ptr<StateFile> file = Create(true);
+  ASSERT_TRUE(file->Commit(WriteTiles(*file, 1, 1)).ok());
+  const Status failed = file->Commit(
+      WriteTiles(*file, 2, 2), [] { return Status(); },
+      [](const CommitRecord&) -> Status {
+        return MakeError(ErrorCode::kOutOfMemory, "no thread can be started");
+      });
+  ASSERT_FALSE(failed.ok());
+  EXPECT_EQ(failed.error().code, ErrorCode::kOutOfMemory);
+  EXPECT_THAT(failed.error().message, HasSubstr("commit of step 2 was written"));
+  const auto reader = StateReader::Open(Paths(*file), StateLock::kHeld);
+  ASSERT_TRUE(reader.ok()) << reader.error().message;
+  EXPECT_EQ((*reader)->commit().head.step, 2U);
+}
+
 /// A store whose tiles all live in host memory.
 class HomeStoreTest : public StateFileTest {
  protected:

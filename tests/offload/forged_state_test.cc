@@ -377,6 +377,9 @@ TEST_F(ForgedFileTest, FilesOfDifferentLayoutsAreNoState) {
   const auto second = [&](const ShardLayout& of, const StateShape& is) {
     return StateReader::Open({first, Write(PlanState(kUuid, of, is, 1), {})}).status();
   };
+  StateShape without_guards = shape({0, 1, 0, 1}, 2);
+  without_guards.guards = false;
+  ExpectCorrupt(second(layout, without_guards), "another layout");
   EXPECT_TRUE(second(layout, shape({0, 1, 0, 1}, 2)).ok());
   ExpectCorrupt(second(layout, shape({0, 1, 1, 1}, 2)), "another layout");
   ExpectCorrupt(second(layout, shape({0, 1, 0, 1}, 1)), "another layout");

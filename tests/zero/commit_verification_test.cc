@@ -358,7 +358,7 @@ TEST_F(CommitVerificationTest, ABadFirstCommitLeavesNoneAndSaysSo) {
   ASSERT_FALSE(committed.ok());
   EXPECT_THAT(committed.error().message,
               AllOf(HasSubstr("the commit of step 0 was taken back: checksum of tile 5 "),
-                    HasSubstr("there is no commit before it: begin a new run")));
+                    HasSubstr("there is no commit before it"), Not(HasSubstr("new run"))));
   EXPECT_EQ(run.session().committed_step(), std::nullopt);
 }
 
