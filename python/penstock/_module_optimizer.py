@@ -13,7 +13,7 @@ import torch
 from penstock import _library, _rules, _state
 from penstock._commits import Commits, Ending
 from penstock._hooks import Hooks
-from penstock._named_commit import NamedCommit
+from penstock._named_commit import NamedCommit, said_of
 from penstock._opening import Opened, Opening
 from penstock._rows import Rows
 from penstock._runtime import Runtime, closed_error, refuse_copies
@@ -279,7 +279,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
         Raises:
             InvalidArgumentError: the run has gone on since, and there is no snapshot.
         """
-        said = state_dict.get("penstock")
+        said = said_of(state_dict)
         if said is None:
             raise InvalidArgumentError(
                 "penstock: the state_dict was not made by this optimizer; continue a run by its "

@@ -9,14 +9,32 @@ from typing import Any, TypeVar
 
 from penstock._run import Run, read_run
 from penstock._snapshot import files_of
+from penstock._text_files import check_fields, is_count, is_path, is_text
 from penstock.errors import CorruptionError, InvalidArgumentError, NotFoundError, PenstockError
 
 _T = TypeVar("_T")
+_FIELDS = {"run": is_path, "uuid": is_text, "step": is_count}
 _log = logging.getLogger("penstock")
 
 
 class CommitGoneError(InvalidArgumentError):
     """What was committed last is not what was asked for."""
+
+
+def said_of(state_dict: Any) -> Any:
+    """Returns what a ``state_dict`` says of its commit; None if it names none.
+
+    Raises:
+        InvalidArgumentError: it is no ``state_dict`` of an optimizer.
+    """
+    groups = {"param_groups": lambda value: isinstance(value, (list, tuple))}
+    check_fields(state_dict, groups, "state_dict", InvalidArgumentError)
+    for number, group in enumerate(state_dict["param_groups"]):
+        if not isinstance(group, Mapping):
+            raise InvalidArgumentError(
+                f"penstock: state_dict: param_groups[{number}] is {group!r:.80}, which is no group"
+            )
+    return state_dict.get("penstock")
 
 
 class NamedCommit:
@@ -32,13 +50,14 @@ class NamedCommit:
         snapshot: a folder with a copy, if one is named and there.
     """
 
-    def __init__(self, said: Mapping[str, Any]) -> None:
+    def __init__(self, said: Any) -> None:
+        check_fields(said, _FIELDS, 'state_dict["penstock"]', InvalidArgumentError)
         self.run = str(said["run"])
         self.uuid: str = said["uuid"]
         self.step: int = said["step"]
         self.engine_step: int | None = said.get("engine_step")
         self.identity: str | None = said.get("identity")
-        snapshot = said.get("snapshot")
+        snapshot: Any = said.get("snapshot")
         self.snapshot: str | None = snapshot if snapshot and os.path.isdir(snapshot) else None
 
     def run_for(self, named: Any, opened: Any) -> Any:

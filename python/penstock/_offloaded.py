@@ -14,7 +14,7 @@ from penstock import _cuda, _library, _overlaps, _ranks, _rules, _state
 from penstock._amp import loss_scale_of
 from penstock._config import ConfigLike, optimizer_config, read_config, without_monitors
 from penstock._held import Held
-from penstock._named_commit import NamedCommit
+from penstock._named_commit import NamedCommit, said_of
 from penstock._parameters import partition, trained
 from penstock._rows import Rows
 from penstock._training import Options, Training
@@ -240,7 +240,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Opens the commit that :meth:`state_dict` named; parameters get the weights of it."""
-        said = state_dict.get("penstock")
+        said = said_of(state_dict)
         if state_dict.get("state"):
             raise InvalidArgumentError(
                 "penstock: this state_dict has states of torch.optim, which cannot be taken over; "

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any, Union
 
-from penstock._text_files import parse_json, read_text
+from penstock._text_files import check_fields, is_object, is_path, is_text, parse_json, read_text
 from penstock.errors import (
     CorruptionError,
     DriveError,
@@ -29,6 +29,19 @@ from penstock.errors import (
 
 VERSION = 1
 OWNER = "run.name"  # beside state files: which run folder they belong to
+# What run.json has beside its version, and what its state has.
+_RUN = {
+    "id": lambda value: is_text(value) and value.isalnum(),
+    "kind": is_text,
+    "named": lambda value: isinstance(value, bool),
+    "place": is_path,
+    "folders": lambda value: isinstance(value, list) and all(map(is_path, value)),
+    "state": lambda value: value is None or is_object(value),
+}
+_STATE = {
+    "uuid": is_text,
+    "paths": lambda value: isinstance(value, list) and value and all(map(is_path, value)),
+}
 PathLike = Union[str, "os.PathLike[str]"]
 
 _open_folders: set[str] = set()
@@ -111,6 +124,9 @@ def read_run(folder: PathLike) -> dict[str, Any]:
         raise CorruptionError(
             f"penstock: {path} is no run of version {VERSION}; use the release that wrote it"
         )
+    check_fields(said, _RUN, path)
+    if said["state"] is not None:
+        check_fields(said["state"], _STATE, f"{path}: state")
     return said
 
 
@@ -175,7 +191,7 @@ def _with_files_found(said: dict[str, Any], here: str, identifier: str) -> dict[
 
     A moved or copied run gets ``identifier`` and folders of its own.
     """
-    place = said.get("place", here)
+    place = said["place"]
     moved = place != here
     found = {**said, "place": here, "folders": [os.path.realpath(f) for f in said["folders"]]}
     if moved:
@@ -432,10 +448,10 @@ def remove_abandoned(root: PathLike) -> None:
             said = read_run(folder)
             if said["named"] or said["state"] is not None:
                 continue
-            if said.get("place") != os.path.realpath(folder):
+            if said["place"] != os.path.realpath(folder):
                 continue  # a copy: its files may be another's
             lock = _Lock(folder)
-        except (OSError, PenstockError, KeyError):
+        except (OSError, PenstockError):
             continue  # no run, in use, or not ours to judge
         try:
             run = Run(folder, lock, read_run(folder))

@@ -13,9 +13,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from penstock.errors import CorruptionError, InvalidArgumentError
+from penstock._text_files import check_fields, is_count, is_object
+from penstock.errors import CorruptionError, InvalidArgumentError, PenstockError
 
 VERSION = 1
+_TEXT = {
+    "calls": is_count,
+    "groups": lambda value: isinstance(value, list),
+    "random": is_object,
+    "attached": is_object,
+}
 MOST_BYTES = 63 * 1024  # of the text of a commit (docs/c_api.md)
 
 
@@ -80,18 +87,33 @@ def _array(dtype: str, shape: list[int], data: str) -> Any:
 _DECODERS: Mapping[str, Callable[[Any], Any]] = {
     "$bytes": base64.b64decode,
     "$float": float,
-    "$tuple": lambda items: tuple(decode(item) for item in items),
-    "$dict": lambda pairs: {decode(key): decode(item) for key, item in pairs},
-    "$counter": lambda counts: Counter(decode(counts)),
+    "$tuple": lambda items: tuple(_decode(item) for item in items),
+    "$dict": lambda pairs: {_decode(key): _decode(item) for key, item in pairs},
+    "$counter": lambda counts: Counter(_decode(counts)),
     "$tensor": lambda parts: _tensor(*parts),
     "$array": lambda parts: _array(*parts),
 }
 
 
 def decode(value: Any) -> Any:
-    """Returns what :func:`encode` was given."""
+    """Returns what :func:`encode` was given.
+
+    Raises:
+        CorruptionError: it is nothing that :func:`encode` returns.
+    """
+    try:
+        return _decode(value)
+    except (ValueError, TypeError, AttributeError, RuntimeError, RecursionError) as error:
+        if isinstance(error, PenstockError):
+            raise
+        raise CorruptionError(
+            f"penstock: a saved value is not as penstock writes it: {value!r:.80}"
+        ) from None
+
+
+def _decode(value: Any) -> Any:
     if isinstance(value, list):
-        return [decode(item) for item in value]
+        return [_decode(item) for item in value]
     if not isinstance(value, dict):
         return value
     if len(value) == 1:
@@ -100,7 +122,7 @@ def decode(value: Any) -> Any:
             return _DECODERS[key](inner)
         if key.startswith("$"):
             raise CorruptionError(f"penstock: a commit has a value of unknown kind {key}")
-    return {key: decode(item) for key, item in value.items()}
+    return {key: _decode(item) for key, item in value.items()}
 
 
 def random_states() -> dict[str, Any]:
@@ -175,6 +197,7 @@ def check_text(text: Any, kind: str, identity: str, run: str) -> None:
     """Raises unless a commit is of this package and of this training."""
     if not isinstance(text, dict) or text.get("penstock_python") != VERSION:
         raise CorruptionError(f"penstock: the commit of {run} was not made by this package")
+    check_fields(text, _TEXT, f"the commit of {run}")
     if text.get("kind") != kind:
         raise InvalidArgumentError(
             f"penstock: the commit of {run} is of kind {text.get('kind')}, and {kind} was asked for"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock.errors import CorruptionError, PenstockError
@@ -51,3 +52,49 @@ def parse_json(
         raise error(f"penstock: {name} is nested too deep") from None
     except ValueError as wrong:
         raise error(f"penstock: {name} is not JSON ({wrong})") from None
+
+
+def is_object(value: Any) -> bool:
+    """Whether a value of JSON is an object."""
+    return isinstance(value, dict)
+
+
+def is_text(value: Any) -> bool:
+    """Whether a value of JSON is a text and not empty."""
+    return isinstance(value, str) and value != ""
+
+
+def is_path(value: Any) -> bool:
+    """Whether a value of JSON is an absolute path that a file system can be asked for."""
+    try:
+        return is_text(value) and os.path.isabs(value) and b"\0" not in os.fsencode(value)
+    except ValueError:
+        return False
+
+
+def is_count(value: Any) -> bool:
+    """Whether a value of JSON is a whole number from 0."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def check_fields(
+    said: Any,
+    fields: Mapping[str, Callable[[Any], Any]],
+    name: str | os.PathLike[str],
+    error: type[PenstockError] = CorruptionError,
+) -> None:
+    """Raises ``error`` unless a value is a mapping that has all fields, as penstock writes them.
+
+    Args:
+        fields: their checks, by their names.
+        name: what messages call the value: a file, or a part of it.
+    """
+    if not isinstance(said, Mapping):
+        raise error(f"penstock: {name} is {said!r:.80}, which is no JSON object")
+    for key, check in fields.items():
+        if key not in said:
+            raise error(f"penstock: {name} has no {key}; it was not written by penstock, or cut")
+        if not check(said[key]):
+            raise error(
+                f"penstock: {name}: {key} is {said[key]!r:.80}, which penstock does not write there"
+            )

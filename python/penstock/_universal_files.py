@@ -24,7 +24,7 @@ _NAMED = 5
 _FIELDS = {_library.EXP_AVG: "exp_avg", _library.EXP_AVG_SQ: "exp_avg_sq"}
 
 
-def _load(path: pathlib.Path) -> Any:
+def load_file(path: pathlib.Path) -> Any:
     """Reads a file of tensors; large ones stay on the drive until they are used."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -97,7 +97,7 @@ class Reader:
     def steps(self, trained: Sequence[str]) -> int:
         """Returns how many updates were made, which all parameters have to agree in."""
         files = [(name, self._of(name) / "step.pt") for name in trained]
-        counts = {name: _count(_load(f), str(f)) for name, f in files if f.exists()}
+        counts = {name: _count(load_file(f), str(f)) for name, f in files if f.exists()}
         if not counts:
             return self._steps_of_groups()
         low, high = (choose(counts, key=lambda name: counts[name]) for choose in (min, max))
@@ -110,7 +110,10 @@ class Reader:
 
     def _steps_of_groups(self) -> int:
         path = self.folder / "zero" / "optimizer_state.pt"
-        groups = _load(path).get("param_groups", ()) if path.exists() else ()
+        said = load_file(path) if path.exists() else {}
+        groups = said.get("param_groups", ()) if isinstance(said, Mapping) else None
+        if not isinstance(groups, (list, tuple)) or not all(isinstance(g, Mapping) for g in groups):
+            raise CorruptionError(f"penstock: {path} has no param_groups as DeepSpeed writes them")
         counts = {_count(group["step"], str(path)) for group in groups if "step" in group}
         if len(counts) == 1:
             return counts.pop()
@@ -122,7 +125,7 @@ class Reader:
 
     def _read(self, name: str, state: str, shape: torch.Size) -> torch.Tensor:
         path = self._of(name) / f"{state}.pt"
-        said = _load(path)
+        said = load_file(path)
         tensor = said.get("param") if isinstance(said, Mapping) else said
         if not isinstance(tensor, torch.Tensor) or tensor.numel() != shape.numel():
             has = tuple(tensor.shape) if isinstance(tensor, torch.Tensor) else "no tensor"

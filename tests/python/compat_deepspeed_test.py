@@ -69,6 +69,23 @@ class DeepSpeed(OptimizerTest):
         self.assertEqual((engine.global_steps, engine.micro_steps), (4, 8))
         self.assertEqual(engine.train_batch_size(), 8)
 
+    def test_a_checkpoint_whose_text_was_cut_or_changed_is_refused_in_a_line(self) -> None:
+        engine = self.engine(tower())
+        self.train(engine, torch.Generator().manual_seed(1), 1)
+        place = os.path.join(self.folder, "checkpoints")
+        engine.save_checkpoint(place, "one")
+        path = os.path.join(place, "one", "penstock.json")
+        with open(path, encoding="utf-8") as file:
+            said = json.load(file)
+        cut = [{k: v for k, v in said.items() if k != key} for key in said]
+        changed = [{**said, key: [None]} for key in said]
+        for text in (*cut, *changed, [], {**said, "random": {"torch": {"$bytes": 3}}}):
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump(text, file)
+            with self.assertRaises(penstock.CorruptionError) as caught:
+                engine.load_checkpoint(place, "one")
+            self.assert_line(caught.exception, path)
+
     def test_a_checkpoint_is_continued_even_when_others_followed(self) -> None:
         scheduler = {"type": "WarmupLR", "params": {"warmup_num_steps": 6}}
         config = self.config(scheduler=scheduler)

@@ -176,6 +176,23 @@ class StateDictsFindTheirCommit(OptimizerTest):
         with self.assertRaisesRegex(InvalidArgumentError, "which is not there"):
             self.make(model.parameters()).load_state_dict(saved)
 
+    def test_a_state_dict_that_was_cut_is_refused_in_a_line(self) -> None:
+        _, optimizer, _, _ = self.two_steps()
+        saved = optimizer.state_dict()
+        for key in ("run", "uuid", "step"):
+            for said in (
+                {name: value for name, value in saved["penstock"].items() if name != key},
+                {**saved["penstock"], key: None},
+            ):
+                with self.assertRaises(InvalidArgumentError) as caught:
+                    optimizer.load_state_dict({**saved, "penstock": said})
+                self.assert_line(caught.exception, 'state_dict["penstock"]', key)
+        for cut in ([], {"penstock": saved["penstock"]}, {**saved, "param_groups": [3]}):
+            with self.assertRaises(InvalidArgumentError) as caught:
+                optimizer.load_state_dict(cut)
+            self.assert_line(caught.exception, "state_dict")
+        self.assertEqual(optimizer.steps, 2)
+
     def test_full_state_dicts_are_taken_by_torch(self) -> None:
         for rule in RULES:
             with self.subTest(rule=rule):

@@ -180,6 +180,29 @@ class RunsKeepWhatBelongsToThem(OptimizerTest):
             self.assert_line(caught.exception, str(path))
         self.assertEqual(len(list(pathlib.Path(self.named).glob("*.state"))), 1)
 
+    def test_a_run_json_that_is_cut_or_was_changed_is_refused_by_the_line_that_is_wrong(
+        self,
+    ) -> None:
+        _, file = self.committed("run")
+        path = pathlib.Path(self.named, "run.json")
+        said = json.loads(path.read_text())
+        wrong: list[Any] = [None, 3, "", [], {}, [3], ["relative"], ["/a\0b"]]
+        right: list[Any] = [("state", None), ("folders", [])]
+        for key in sorted(said.keys() - {"penstock_run"}):
+            without = {name: value for name, value in said.items() if name != key}
+            changed = [value for value in wrong if (key, value) not in right]
+            changed += [{"uuid": "aa"}, {"paths": [file]}] if key == "state" else []
+            for text in (without, *({**said, key: value} for value in changed)):
+                with self.subTest(text=text):
+                    path.write_text(json.dumps(text))
+                    with self.assertRaises(CorruptionError) as caught:
+                        Run.open(self.named)
+                    self.assert_line(caught.exception, str(path), key)
+                    self.assertTrue(os.path.exists(file))
+        path.write_text('{"penstock_run": 1}')
+        with self.assertRaisesRegex(CorruptionError, "run.json has no id"):
+            Run.open(self.named)
+
     def committed(self, name: str, *arguments: object) -> tuple[str, str]:
         """Returns the folder of a run that has a commit and is closed, and its state file."""
         run = Run.open(os.path.join(self.folder, name), *arguments)

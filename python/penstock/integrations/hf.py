@@ -8,6 +8,7 @@ trainer = Trainer(…, penstock_config="ds_config.json")
 from __future__ import annotations
 
 import os
+import pathlib
 import secrets
 import shutil
 import warnings
@@ -22,7 +23,9 @@ from penstock._device import is_elsewhere
 from penstock._init import Weights
 from penstock._initialize import initialize
 from penstock._module_optimizer import ModuleOptimizer
+from penstock._named_commit import NamedCommit
 from penstock._offloaded import OffloadedOptimizer
+from penstock._universal_files import load_file
 from penstock.errors import InvalidArgumentError, PenstockError
 from penstock.integrations._trainer_config import engine_config, uses_nvme
 
@@ -78,8 +81,10 @@ def _commit_of(checkpoint: str) -> dict[str, Any] | None:
     path = os.path.join(checkpoint, _OPTIMIZER)
     if not os.path.exists(path):
         return None
-    said: dict[str, Any] | None
-    said = torch.load(path, map_location="cpu", weights_only=True).get("penstock")
+    state = load_file(pathlib.Path(path))
+    said: dict[str, Any] | None = state.get("penstock") if isinstance(state, Mapping) else None
+    if said is not None:
+        NamedCommit(said)  # says what is missing
     if said is not None and os.path.isdir(os.path.join(checkpoint, _SNAPSHOT)):
         said["snapshot"] = os.path.join(checkpoint, _SNAPSHOT)  # wherever the folder is now
     return said

@@ -16,11 +16,18 @@ from typing import Any
 from penstock import _state
 from penstock._module_optimizer import ModuleOptimizer
 from penstock._run import explained, sync_folder, write_atomically
-from penstock._text_files import parse_json, read_text
-from penstock.errors import InvalidArgumentError
+from penstock._text_files import check_fields, is_count, is_object, parse_json, read_text
+from penstock.errors import CorruptionError, InvalidArgumentError
 
 _TEXT = "penstock.json"
 _SNAPSHOT = "penstock"
+_FIELDS = {
+    "optimizer": is_object,
+    "random": is_object,
+    "counts": lambda value: isinstance(value, list) and [*map(is_count, value)] == [True] * 3,
+    "client_state": is_object,
+    "lr_scheduler": lambda value: value is None or is_object(value),
+}
 
 
 def write_checkpoint(
@@ -81,7 +88,12 @@ def read_checkpoint(
             "universal checkpoint (penstock.universal)"
         )
     text = parse_json(read_text(place / _TEXT), place / _TEXT)
-    said: dict[str, Any] = {name: _state.decode(value) for name, value in text.items()}
+    check_fields(text, _FIELDS, place / _TEXT)
+    try:
+        said: dict[str, Any] = {name: _state.decode(value) for name, value in text.items()}
+        check_fields(said["optimizer"], {"penstock": is_object}, "optimizer")
+    except CorruptionError as error:
+        raise CorruptionError(f"penstock: {place / _TEXT}: {error}") from None
     said["optimizer"]["penstock"]["snapshot"] = str(place / _SNAPSHOT)
     _state.restore_random(said.pop("random"))
     return place, said
