@@ -35,27 +35,29 @@ zero::LifeRules RulesOf(const config::Config& config) {
           .commits_within_steps = true};
 }
 
-/// Has the newest commit of a step read, and no other one. Errors: kInvalidArgument if there is
-/// none; kCorruption if that is for damage, or if it is damaged.
+/// Has the newest whole commit read, which must be of a step. Errors, before anything is written:
+/// kInvalidArgument if it is of another one; kCorruption if that is for damage.
 Status UseStep(zero::CommittedState& state, const std::string& path, uint64_t step) {
-  std::string steps;
+  std::string left = state.notice();
+  bool damaged = !left.empty();
   for (const offload::CommitName& commit : state.commits()) {
-    if (commit.step != step) {
-      steps += fmt::format("{}{}", steps.empty() ? "" : " and ", commit.step);
-      continue;
-    }
     PENSTOCK_TRY(state.Use(commit));
     PENSTOCK_ASSIGN(const std::vector<std::string> damages, state.DamagedTiles());
-    if (damages.empty()) return {};
-    return MakeError(ErrorCode::kCorruption,
-                     "{}: the commit of step {} is damaged: {}{}; it is the one that was asked for",
-                     path, step, damages.front(),
-                     damages.size() == 1 ? "" : fmt::format(", and {} more", damages.size() - 1));
+    if (!damages.empty()) {
+      damaged = true;
+      left +=
+          fmt::format("{}the commit of step {} is damaged: {}{}", left.empty() ? "" : "; ",
+                      commit.step, damages.front(),
+                      damages.size() == 1 ? "" : fmt::format(", and {} more", damages.size() - 1));
+      if (commit.step == step) break;
+      continue;
+    }
+    if (commit.step == step) return {};
+    left += fmt::format("{}its newest commit is of step {}", left.empty() ? "" : "; ", commit.step);
+    break;
   }
-  const std::string notice = state.notice();
-  return MakeError(notice.empty() ? ErrorCode::kInvalidArgument : ErrorCode::kCorruption,
-                   "{} has no commit of step {}, which was asked for, but of step {}{}{}", path,
-                   step, steps, notice.empty() ? "" : "; ", notice);
+  return MakeError(damaged ? ErrorCode::kCorruption : ErrorCode::kInvalidArgument,
+                   "{}: {}; that of step {} was asked for", path, left, step);
 }
 
 /// Decides which commit is continued. Returns the notice about commits that were left.
