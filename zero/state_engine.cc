@@ -156,9 +156,9 @@ Status StateEngine::BeginStep(double lr, uint64_t t) {
   return PrepareUpdates();
 }
 
-/// No update begins while a commit reads the tiles, or after one that was not made: another rank may
-/// have taken it back, and the updates would overwrite the commit before. With one slot the first
-/// update takes the commit back, which whoever made it may still copy, and which stands while
+/// No update begins while a commit reads the tiles, or after one that was not made: another rank
+/// may have taken it back, and the updates would overwrite the commit before. With one slot the
+/// first update takes the commit back, which whoever made it may still copy, and which stands while
 /// nothing is known of the forward.
 Status StateEngine::PrepareUpdates() {
   if (!with_gradients_) return {};
@@ -260,7 +260,9 @@ Status StateEngine::FinishCommit() {
   // Unless training has used every weight since, updates may need room that only Drain gives them.
   // Once the commit has ended, those of the next step may be under way, which it need not wait for.
   if (!commit->ended()) static_cast<void>(store_->Drain());
-  return commit->Finish();
+  Status finished = commit->Finish();
+  io_.EndCommit(verifier_);
+  return finished;
 }
 
 EngineCounters StateEngine::counters() const {
