@@ -84,9 +84,9 @@ class StatePath {
   /// kNotFound if it was deleted; kUnavailable if it was moved away, with or without another file
   /// in its place; kCorruption if it was cut.
   Status CheckPlace() const;
-  /// The same, and checks that a head reads back from the drive as it was written. One that does not
-  /// is not looked at again if the other one does; returns a notice of it. Errors: also those of
-  /// CheckWritten.
+  /// The same, and checks that a head reads back from the drive as it was written. One that does
+  /// not is not looked at again if the other one does; returns a notice of it. Errors: also those
+  /// of CheckWritten.
   Result<std::string> CheckHeads();
   /// Checks that `written` reads back from the drive; `what` is its name in messages. Errors:
   /// kCorruption, kIo.
