@@ -99,8 +99,11 @@ struct EngineOptions {
   /// agreed. None: the newest.
   std::optional<offload::CommitName> adopt_at;
   std::optional<offload::Uuid> state_uuid;  ///< of a new state; none: a random one
-  uint64_t seed = 0;                        ///< of stochastic rounding
-  Bytes host_memory;                        ///< limit of all that is charged to it
+  /// Whether the first commit is verified whatever `config` says of commits: for a state that is
+  /// moved, as its old files are removed after that commit.
+  bool verify_first_commit = false;
+  uint64_t seed = 0;      ///< of stochastic rounding
+  Bytes host_memory;      ///< limit of all that is charged to it
   Bytes device_reserved;  ///< device bytes that others take (activations, scratch)
   Bytes host_reserved;    ///< bytes of host_memory that others take (activation checkpoints)
   /// The caller's stream, on which it enqueues its kernels; it outlives the engine. None: the

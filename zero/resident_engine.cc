@@ -220,7 +220,9 @@ Status ResidentEngine::FinishCommit() {
   if (!commit_) return {};
   const std::unique_ptr<PendingCommit> commit = std::move(commit_);
   const TraceSpan span(trace_, waits_, "commit");
-  return commit->Finish();
+  Status finished = commit->Finish();
+  io_.EndCommit(verifier_);
+  return finished;
 }
 
 /// No update is enqueued before the commit is finished, so that tiles stay as they are.

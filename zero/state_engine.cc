@@ -260,7 +260,9 @@ Status StateEngine::FinishCommit() {
   // Unless training has used every weight since, updates may need room that only Drain gives them.
   // Once the commit has ended, those of the next step may be under way, which it need not wait for.
   if (!commit->ended()) static_cast<void>(store_->Drain());
-  return commit->Finish();
+  Status finished = commit->Finish();
+  io_.EndCommit(verifier_);
+  return finished;
 }
 
 EngineCounters StateEngine::counters() const {

@@ -168,8 +168,15 @@ Result<std::unique_ptr<offload::CommitVerifier>> StateIo::CreateVerifier(
     const EngineOptions& options, const offload::ShardLayout& layout) {
   const CommitVerification plan = PlanCommitVerification(layout, options.config);
   if (!plan.notice.empty()) notices.push_back(plan.notice);
-  if (!plan.on) return std::unique_ptr<offload::CommitVerifier>();
+  verifies_first_alone = options.verify_first_commit && !plan.on;
+  if (!plan.on && !verifies_first_alone) return std::unique_ptr<offload::CommitVerifier>();
   return offload::CommitVerifier::Create(layout, *file, std::max(1, threads.counts.optimizer));
+}
+
+void StateIo::EndCommit(std::unique_ptr<offload::CommitVerifier>& verifier) {
+  if (!std::exchange(verifies_first_alone, false)) return;
+  verifier.reset();
+  EndSetup();
 }
 
 Status StateIo::RegisterMemory(std::span<const std::span<std::byte>> parts,

@@ -34,7 +34,8 @@ struct StateIo {
   std::vector<std::string> paths;  ///< of the files
   std::string uuid;
   std::vector<std::string> notices;
-  ThreadPlan threads;  ///< of the engine; the I/O engines' threads run there already
+  bool verifies_first_alone = false;  ///< of all commits
+  ThreadPlan threads;                 ///< of the engine; the I/O engines' threads run there already
   std::optional<offload::CommitRecord> adopted;  ///< the commit from which training continues
   uint64_t setup_read_bytes = 0;  ///< read before training: to measure the drives, to adopt
   uint64_t init_bytes = 0;
@@ -53,6 +54,9 @@ struct StateIo {
   /// know. Errors: kOutOfMemory.
   Result<std::unique_ptr<offload::CommitVerifier>> CreateVerifier(
       const EngineOptions& options, const offload::ShardLayout& layout);
+  /// Says that a commit has ended: lets a verifier go that was made for the first one alone, which
+  /// comes before any step.
+  void EndCommit(std::unique_ptr<offload::CommitVerifier>& verifier);
 
   /// Registers memory that steps read into and write from with the engines, where there is any.
   /// `folders`: of the engines, for the notice.

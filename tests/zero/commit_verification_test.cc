@@ -169,6 +169,36 @@ TEST_F(CommitVerificationTest, WithoutVerificationTheSameWriteIsCommitted) {
   EXPECT_THAT(Damages(**state), Not(IsEmpty()));
 }
 
+TEST_F(CommitVerificationTest, AStateThatIsMovedHasItsFirstCommitVerifiedAndNoOther) {
+  for (const Tier home : {Tier::kNvme, Tier::kDevice}) {
+    DriveLog log;
+    EngineOptions options = Verified({.name = "x", .parameters = home, .optimizer = home});
+    options.config.verify_commits = config::VerifyCommits::kOff;
+    options.verify_first_commit = true;
+    const EngineOptions healthy = options;
+    options.create_io = GatedBy<LoggingEngine>(log);
+    {
+      ToyRun run(options, 64_MiB);
+      ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+      ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
+      ASSERT_TRUE(run.session().Commit("{}").ok());
+      const uint64_t read =
+          PlanCommitVerification(run.session().layout(), options.config).read.value;
+      EXPECT_EQ(log.verified_bytes, read);
+      EXPECT_EQ(run.session().counters().nvme_read_bytes, 0U) << "no step has read";
+      ASSERT_TRUE(run.Step(1, 1.0F).ok());
+      ASSERT_TRUE(run.session().Commit("{}").ok());
+      EXPECT_EQ(log.verified_bytes, read);
+    }
+    options = healthy;
+    MakeFaulty(options, {"record of tile 2,", 0, BadWrite::kBitFlipped});
+    ToyRun run(options, 64_MiB);
+    ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+    ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
+    EXPECT_EQ(run.session().Commit("{}").error().code, ErrorCode::kCorruption);
+  }
+}
+
 TEST_F(CommitVerificationTest, NothingIsWrittenBeforeVerificationHasEnded) {
   for (const bool with_gradients : {false, true}) {
     DriveLog log;

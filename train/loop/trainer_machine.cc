@@ -113,7 +113,11 @@ Result<StatePlan> PlanStateAfter(ResumePoint& from, const TrainJob& job, const s
                   "put the files where all ranks see them",
                   other - fit.begin()))));
   }
-  if (other != fit.end()) return PlanNewState(job, run, uuid, ranks);
+  if (other != fit.end()) {
+    PENSTOCK_ASSIGN(StatePlan moved, PlanNewState(job, run, uuid, ranks));
+    moved.moved = true;
+    return moved;
+  }
   StatePlan plan{.folders = *std::move(folders),
                  .files = from.info.state,
                  .adopt = true,
@@ -156,6 +160,7 @@ Status MakeParts(const TrainOptions& given, const TrainJob& job, const StatePlan
       .state_folders = state.folders,
       .adopt = state.adopt ? state.files.ranks[job.world.rank].paths : std::vector<std::string>(),
       .state_uuid = state.uuid,
+      .verify_first_commit = state.moved,
       .seed = *given.seed,
       .host_memory = job.budget.host,
       .device_reserved = job.needs.reserved.device(),

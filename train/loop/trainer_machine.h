@@ -31,6 +31,7 @@ struct StatePlan {
   offload::Uuid uuid{};
   StateFiles files;        ///< of all ranks
   bool adopt = false;      ///< the files exist, and training continues in them
+  bool moved = false;      ///< it is filled from other files, which are removed then
   offload::CommitName at;  ///< from this commit, then
 };
 
