@@ -221,15 +221,18 @@ Result<bool> HasRows(const Folder& run) {
   return rows.kind != FolderEntry::Kind::kNone;
 }
 
-Status CopyRows(const Folder& from, const Folder& to) {
+Status CopyRows(const Folder& from, const Folder& to, uint64_t step) {
   PENSTOCK_ASSIGN(const bool there, HasRows(from));
   if (!there) return WriteTextFile(to, kMetricsName, "");
+  // A damaged file may have any size.
+  PENSTOCK_ASSIGN(const FileOffset end, MetricsWriter::EndOf(from, kMetricsName, step));
+  const Bytes size{end.value};
   PENSTOCK_ASSIGN(const InputFile rows, InputFile::Open(from, kMetricsName));
   PENSTOCK_ASSIGN(const std::unique_ptr<OutputFile> copy,
-                  OutputFile::Create(to, kMetricsName, rows.size()));
+                  OutputFile::Create(to, kMetricsName, size));
   std::vector<std::byte> buffer;
-  for (Bytes done; done < rows.size(); done += Bytes{buffer.size()}) {
-    buffer.resize(std::min(rows.size() - done, kCopied).value);
+  for (Bytes done; done < size; done += Bytes{buffer.size()}) {
+    buffer.resize(std::min(size - done, kCopied).value);
     PENSTOCK_TRY(rows.Read(FileOffset{done.value}, buffer));
     PENSTOCK_TRY(copy->Append(buffer));
   }
@@ -237,7 +240,7 @@ Status CopyRows(const Folder& from, const Folder& to) {
 }
 
 Status CheckRows(const Folder& run, uint64_t step) {
-  return MetricsWriter::Check(run, kMetricsName, step);
+  return MetricsWriter::EndOf(run, kMetricsName, step).status();
 }
 
 Status CutRows(const Folder& run, uint64_t step, const std::string& row, const Notify& notify) {

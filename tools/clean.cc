@@ -102,7 +102,8 @@ Status Planner::AddFilesOfRun(const Held& run) {
   return {};
 }
 
-/// A folder without run.json is empty if a removal was cut off; else it is not the run's.
+/// A folder without run.json holds run.lock at most if a removal was cut off; else it is not the
+/// run's.
 Status Planner::FindSnapshot(const Held& snapshots, const std::string& name) {
   const Result<Held> opened = Hold(snapshots->OpenFolder(name));
   if (!opened.ok() && opened.error().code == ErrorCode::kPermission) return {};
@@ -110,7 +111,10 @@ Status Planner::FindSnapshot(const Held& snapshots, const std::string& name) {
   const Held& folder = *opened;
   const Result<RunInfo> info = ReadRunInfo(*folder);
   if (!info.ok() && info.error().code == ErrorCode::kNotFound) {
-    if (IsEmpty(*folder)) plan_.items.push_back({snapshots, name});
+    PENSTOCK_ASSIGN(const bool left, EndedAtItsBeginning(*folder));
+    if (!left) return {};
+    PENSTOCK_TRY(AddFilesOfRun(folder));
+    plan_.items.push_back({snapshots, name});
     return {};
   }
   if (!info.ok() && IsForeign(*folder, run_uuid_, info.error())) return {};

@@ -136,6 +136,14 @@ class CleanTest(harness.PenstockTest):
         self.clean("--yes")
         self.assertFalse(os.path.exists(self.run_folder))
 
+    def test_what_is_left_of_a_snapshot_goes_with_the_run(self):
+        run = self.trained(make_config(), steps=2)
+        for name in ("kept", ".other.unfinished"):
+            self.make_folder(os.path.join(os.path.basename(run), "snapshots", name))
+            self.write(f"{os.path.basename(run)}/snapshots/{name}/run.lock", "")
+        self.assertEqual(harness.penstock("clean", run, "--yes").code, 0)
+        self.assertFalse(os.path.exists(run))
+
     def test_what_a_run_leaves_that_ended_before_it_had_a_run_json_stands_in_no_way(self):
         before = os.listdir(self.folder)
         for number, left in enumerate((["run.lock"], ["run.json.tmp-4711"], ["run.json.tmp-1", "run.json.tmp-2"])):

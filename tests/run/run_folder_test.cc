@@ -50,6 +50,18 @@ TEST_F(RunFolderTest, IsMadeWithTheFoldersAboveIt) {
   EXPECT_TRUE(fs::path(folder.path()).is_absolute());
 }
 
+TEST_F(RunFolderTest, RowsAreCopiedUpToAStepWhateverLiesBehindThem) {
+  const std::string rows = "{\"step\": 1}\n{\"step\": 2}\n";
+  base_.Write("from/metrics.jsonl", rows + "{\"step\": 3}\n");
+  fs::resize_file(Path("from/metrics.jsonl"), 1 << 20);
+  base_.Write("to/metrics.jsonl", "others");
+  const Result<Folder> from = Folder::Open(Path("from"));
+  const Result<Folder> to = Folder::Open(Path("to"));
+  ASSERT_TRUE(from.ok() && to.ok());
+  ASSERT_TRUE(CopyRows(*from, *to, 2).ok());
+  EXPECT_EQ(base_.Read("to/metrics.jsonl"), rows);
+}
+
 TEST_F(RunFolderTest, ThatExistsIsRefusedAndLeftAlone) {
   base_.Write("run/metrics.jsonl", "rows");
   const Result<RunFolder> folder = RunFolder::Create(Path("run"));
