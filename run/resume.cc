@@ -35,12 +35,11 @@ struct Origin {
   }
 };
 
-Error NothingToResume(const Origin& origin, const std::string& why, bool has_info) {
-  return MakeError(ErrorCode::kInvalidArgument,
-                   "{}: there is no commit in {}: {}; remove it ({}) "
-                   "and {}",
+/// `is_run`: what clean removes; anything else may be somebody's.
+Error NothingToResume(const Origin& origin, const std::string& why, bool is_run) {
+  return MakeError(ErrorCode::kInvalidArgument, "{}: there is no commit in {}: {}; {}{}",
                    origin.Option(), origin.folder.path(), why,
-                   has_info ? "penstock clean" : "by hand", origin.Instead());
+                   is_run ? "remove it (penstock clean) and " : "", origin.Instead());
 }
 
 Error NoSuchSnapshot(const Folder& run, const std::string& name) {

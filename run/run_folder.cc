@@ -68,15 +68,18 @@ Error ExistsAlready(const std::string& path) {
 }
 
 Error NoRun(const std::string& path, const std::string& info) {
-  return MakeError(ErrorCode::kNotFound,
-                   "{} is not there: {} is not the folder of a run that penstock train made", info,
-                   path);
+  return MakeError(
+      ErrorCode::kNotFound,
+      "{} is not there: {} is not the folder of a run that penstock train made; name the "
+      "folder of one",
+      info, path);
 }
 
 Error NotBegun(const std::string& path, const std::string& info) {
   return MakeError(ErrorCode::kNotFound,
                    "{} is not there: a run in {} ended before it had begun, and nothing of it is "
-                   "lost; penstock train begins it anew in the same folder, and clean removes it",
+                   "lost; penstock train without --resume begins it anew in the same folder, and "
+                   "penstock clean removes it",
                    info, path);
 }
 
@@ -144,12 +147,10 @@ Result<RunFolder> RunFolder::Open(const std::string& path) {
   const fs::path absolute = fs::canonical(path, error);
   if (error) return ErrnoError(error.value(), "looking at " + path);
   PENSTOCK_ASSIGN(Folder folder, Folder::Open(absolute.string()));
-  // In a folder that is no run's nothing is made; whoever reads its run.json says that it is none.
-  PENSTOCK_ASSIGN(const FolderEntry info, folder.Look(kInfoName));
-  RunLock lock;
-  if (info.kind != FolderEntry::Kind::kNone) {
-    PENSTOCK_ASSIGN(lock, RunLock::Take(folder));
-  }
+  // In a folder that is no run's no lock is made, and one that becomes a run's meanwhile is not
+  // used without.
+  PENSTOCK_TRY(ReadRunInfo(folder).status());
+  PENSTOCK_ASSIGN(RunLock lock, RunLock::Take(folder));
   return RunFolder(std::move(folder), std::move(lock), std::nullopt);
 }
 

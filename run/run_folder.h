@@ -30,7 +30,8 @@ class RunFolder {
   /// ended before it had a run.json, is used. Errors: kInvalidArgument if anything else is there;
   /// kUnavailable if another process begins a run there; of mkdir.
   static Result<RunFolder> Create(const std::string& path);
-  /// Opens a folder that holds a run already, which is kept. Errors: of Folder::Open and RunLock.
+  /// Opens a folder that holds a run already, which is kept. Errors: those of ReadRunInfo, before a
+  /// lock is made, and of RunLock.
   static Result<RunFolder> Open(const std::string& path);
   RunFolder(RunFolder&& other) noexcept;
   RunFolder& operator=(RunFolder&& other) = delete;

@@ -184,6 +184,20 @@ class CleanTest(harness.PenstockTest):
             self.assert_fails(harness.penstock("clean", path, "--yes"), 3, path, "not the folder")
         self.assertEqual(os.listdir(folder), ["metrics.jsonl"])
 
+    def test_what_is_no_run_is_not_to_be_resumed_or_deleted(self):
+        mine, empty = self.make_folder("mine"), self.make_folder("none")
+        self.write("mine/thesis.tex", "text")
+        for out in (mine, empty):
+            for more in ([], ["--resume"], ["--resume-from", "kept"]):
+                refused, _ = self.train(make_config(), *more, steps=2, out=out)
+                self.assert_fails(refused, 2, out)
+                if out == mine or more:
+                    self.assertNotIn("remove", refused.errors[0])
+        started, _ = self.train(make_config(), steps=2, out=empty)
+        self.assertIn("remove it (rmdir)", started.errors[0])
+        os.rmdir(empty)
+        self.trained(make_config(), steps=2, out=empty)
+
 
 if __name__ == "__main__":
     harness.main()

@@ -14,6 +14,7 @@ namespace penstock::train {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -67,8 +68,24 @@ TEST_F(RunFolderTest, ThatExistsIsRefusedAndLeftAlone) {
   const Result<RunFolder> folder = RunFolder::Create(Path("run"));
   ASSERT_FALSE(folder.ok());
   EXPECT_EQ(ExitCode(folder.error().code), 2);
-  EXPECT_THAT(folder.error().message, HasSubstr("name another folder, or remove it"));
+  EXPECT_THAT(folder.error().message, AllOf(HasSubstr("no run is in it; name another folder"),
+                                            Not(HasSubstr("remove")), Not(HasSubstr("--resume"))));
   EXPECT_EQ(base_.Read("run/metrics.jsonl"), "rows");
+}
+
+TEST_F(RunFolderTest, ThatExistsIsToBeRemovedOnlyIfItIsARunOrEmpty) {
+  base_.Write("run/run.json", "{}");
+  EXPECT_TRUE(FailsWith(RunFolder::Create(Path("run")), ErrorCode::kInvalidArgument,
+                        {"--resume", "remove it (penstock clean)"}));
+  fs::create_directory(Path("empty"));
+  EXPECT_TRUE(FailsWith(RunFolder::Create(Path("empty")), ErrorCode::kInvalidArgument,
+                        {"is empty; remove it (rmdir)"}));
+}
+
+TEST_F(RunFolderTest, ThatIsNoRunIsNotOpenedAndGetsNoLock) {
+  base_.Write("mine/thesis.tex", "text");
+  EXPECT_TRUE(FailsWith(RunFolder::Open(Path("mine")), ErrorCode::kNotFound, {"run.json"}));
+  EXPECT_THAT(base_.List("mine"), ElementsAre("thesis.tex"));
 }
 
 TEST_F(RunFolderTest, ThatIsADanglingLinkIsRefused) {
