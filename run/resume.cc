@@ -85,7 +85,7 @@ bool RemoveState(const StateFiles& state, const Notify& notify) {
     std::error_code ignored;
     const bool drive_is_there = fs::exists(fs::path(path).parent_path(), ignored);
     if (drive_is_there && !fs::exists(fs::symlink_status(path, ignored))) continue;
-    const Result<offload::RemovableState> file = offload::RemovableState::Open(path, state.uuid);
+    Result<offload::RemovableState> file = offload::RemovableState::Open(path, state.uuid);
     const Status removed = file.ok() ? file->Remove() : Status(file.error());
     if (removed.ok()) continue;
     gone = false;

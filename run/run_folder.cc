@@ -55,16 +55,24 @@ Result<std::pair<Folder, bool>> FolderOfNewRun(const Folder& around, const std::
 
 /// Takes back a folder that was made for a run whose lock is held, if nothing else is in it. Opens
 /// nothing, because there may be no descriptor left.
-void RemoveMade(const Folder& folder, const Folder& around, const std::string& name) {
+void RemoveMade(const Folder& folder, const Folder& around, const std::string& name,
+                RunLock& lock) {
   static_cast<void>(folder.RemoveFile(kLockName));
-  static_cast<void>(around.RemoveFolder(name));
+  static_cast<void>(lock.RemoveFolder(around, name));
 }
 
+/// Only a run can be resumed or cleaned, and nobody is told to remove files that are no run's.
 Error ExistsAlready(const std::string& path) {
-  return MakeError(ErrorCode::kInvalidArgument,
-                   "--out {}: it exists already; go on from its last commit with --resume, name "
-                   "another folder, or remove it",
-                   path);
+  std::error_code ignored;
+  const char* advice = "no run is in it; name another folder";
+  if (fs::exists(fs::path(path) / kInfoName, ignored)) {
+    advice =
+        "resume from its last commit with --resume, name another folder, or remove it (penstock "
+        "clean)";
+  } else if (fs::is_directory(path, ignored) && fs::is_empty(path, ignored)) {
+    advice = "it is empty; remove it (rmdir), or name another folder";
+  }
+  return MakeError(ErrorCode::kInvalidArgument, "--out {}: it exists already; {}", path, advice);
 }
 
 Error NoRun(const std::string& path, const std::string& info) {
@@ -83,8 +91,9 @@ Error NotBegun(const std::string& path, const std::string& info) {
                    info, path);
 }
 
-/// What a new run that failed put into its folder; what others put there stays, with the folder.
-Status RemoveNewRun(const Folder& run, const Folder& around) {
+/// Removes what a new run that failed put into its folder; what others put there stays, with the
+/// folder. `lock`: of the run, or one that holds nothing.
+Status RemoveNewRun(const Folder& run, const Folder& around, RunLock& lock) {
   const Result<RunInfo> info = ReadRunInfo(run);
   const std::string run_uuid = info.ok() ? info->run_uuid : std::string();
   const Result<std::vector<FoundFile>> files = FilesOfRun(run);
@@ -103,7 +112,7 @@ Status RemoveNewRun(const Folder& run, const Folder& around) {
   PENSTOCK_ASSIGN(const FileId own, IdOf(run.fd(), run.path()));
   const std::string name = SplitPath(run.path()).second;
   PENSTOCK_ASSIGN(const FolderEntry there, around.Look(name));
-  return there.id == own ? around.RemoveFolder(name) : Status();
+  return there.id == own ? lock.RemoveFolder(around, name) : Status();
 }
 
 }  // namespace
@@ -130,11 +139,11 @@ Result<RunFolder> RunFolder::Create(const std::string& path) {
     return lock.error();
   }
   const Result<bool> is_free = EndedAtItsBeginning(folder);
-  if (!is_free.ok() && is_new) RemoveMade(folder, around, name);
+  if (!is_free.ok() && is_new) RemoveMade(folder, around, name, *lock);
   PENSTOCK_TRY(is_free.status());
   if (!*is_free) return ExistsAlready(path);
   const Result<std::vector<FoundFile>> left = FilesOfRun(folder);
-  if (!left.ok() && is_new) RemoveMade(folder, around, name);
+  if (!left.ok() && is_new) RemoveMade(folder, around, name, *lock);
   PENSTOCK_TRY(left.status());
   for (const FoundFile& file : *left) {
     if (file.name != kLockName) PENSTOCK_TRY(folder.RemoveFile(file.name, file.id));
@@ -164,7 +173,8 @@ RunFolder::~RunFolder() {
   if (!created_in_) return;
   // The failure that brought it here is the one to report.
   try {
-    static_cast<void>(RemoveNewRun(folder_, *created_in_));
+    watch_.reset();  // its files are removed, and have to be closed for that on NFS
+    static_cast<void>(RemoveNewRun(folder_, *created_in_, lock_));
   } catch (const std::exception&) {  // out of memory, in a library
     return;
   }
@@ -178,7 +188,8 @@ void RemoveNewRun(const std::string& path, const std::string& run_uuid) {
     const Result<RunInfo> info = ReadRunInfo(*run);
     const Result<bool> ended = EndedAtItsBeginning(*run);
     if ((ended.ok() && *ended) || (info.ok() && info->run_uuid == run_uuid)) {
-      static_cast<void>(RemoveNewRun(*run, *around));
+      RunLock not_ours;
+      static_cast<void>(RemoveNewRun(*run, *around, not_ours));
     }
   } catch (const std::exception&) {  // out of memory, in a library
     return;

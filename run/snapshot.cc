@@ -91,7 +91,7 @@ Status RemoveUnfinished(const Folder& snapshots, const std::string& unfinished,
   }
   PENSTOCK_ASSIGN(const StateFiles states, FilesOfUnfinished(folder));
   for (const std::string& path : states.all()) {
-    PENSTOCK_ASSIGN(const auto file, offload::RemovableState::Open(path, states.uuid));
+    PENSTOCK_ASSIGN(auto file, offload::RemovableState::Open(path, states.uuid));
     PENSTOCK_TRY(file.Remove());
   }
   PENSTOCK_ASSIGN(const std::vector<FoundFile> files, FilesOfRun(folder));

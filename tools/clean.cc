@@ -244,12 +244,18 @@ Result<CleanPlan> PlanClean(const std::string& path) {
   return plan;
 }
 
-Status Clean(const CleanPlan& plan) {
-  for (const offload::RemovableState& state : plan.states) PENSTOCK_TRY(state.Remove());
+Status Clean(CleanPlan& plan) {
+  for (offload::RemovableState& state : plan.states) PENSTOCK_TRY(state.Remove());
   if (plan.replay) PENSTOCK_TRY(plan.replay->Remove());
   for (const CleanPlan::Item& item : plan.items) PENSTOCK_TRY(Remove(item));
   const CleanPlan::Item& run = plan.items.back();
-  PENSTOCK_ASSIGN(const FolderEntry left, run.in->Look(run.name));
+  PENSTOCK_ASSIGN(FolderEntry left, run.in->Look(run.name));
+  if (left.kind != FolderEntry::Kind::kNone) {
+    // On NFS the file of the lock is in RUN until the lock ends.
+    plan.lock.Release();
+    PENSTOCK_TRY(Remove(run));
+    PENSTOCK_ASSIGN(left, run.in->Look(run.name));
+  }
   return left.kind == FolderEntry::Kind::kNone ? run.in->Sync() : plan.run->Sync();
 }
 

@@ -189,7 +189,7 @@ Status CloseCommitted(const Continued& run, const RunFolder& folder) {
 Status CompleteEarlier(ResumePoint& from, const RunFolder& folder) {
   const std::string& uuid = from.current().run_uuid;
   RemoveUnfinishedSnapshots(folder.folder(), uuid, LogNotice);
-  const Result<std::optional<LeftScratch>> replay =
+  Result<std::optional<LeftScratch>> replay =
       FindLeftScratch(folder.folder(), ReplayScratchName(uuid));
   // If it cannot be removed, the next replay or clean says so.
   if (replay.ok() && *replay) static_cast<void>((*replay)->Remove());
