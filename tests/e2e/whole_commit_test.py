@@ -200,6 +200,33 @@ class RanksTogetherTest(RanksTest):
         self.run_ranks(2, other, config, steps=6)
         self.assert_equal_bits(run, other)
 
+    def test_a_commit_that_is_left_is_named_though_rank_0_does_not_see_its_file(self):
+        """Each rank has a drive of its own at the same path."""
+        if os.geteuid() != 0:
+            self.skipTest("only root can mount")
+        nvme = self.make_folder("nvme")
+        drives = [self.make_folder(f"drive{rank}") for rank in range(2)]
+        under = {rank: ["unshare", "-m", "sh", "-c", f'mount --bind {drive} {nvme} && exec "$@"', "sh"]
+                 for rank, drive in enumerate(drives)}
+        config = self.config(penstock={"commit_every_steps": 1})
+        run = self.path("run")
+
+        def train(*more, steps):
+            with self.started(2, run, config, *more, steps=steps, under=under) as programs:
+                ended = [program.communicate(timeout=harness.TIMEOUT_S)[1] for program in programs]
+                self.assertEqual([program.returncode for program in programs], [0, 0], ended)
+            return ended
+
+        train(steps=3)
+        info = json.loads(pathlib.Path(run, "run.json").read_text(encoding="utf-8"))
+        state = State(os.path.join(drives[1], os.path.basename(info["ranks"][1]["state_paths"][0])))
+        newest = max(struct.unpack_from("<2Q", state.bytes, 120), key=lambda at: state.u64(at + 8))
+        state.damage(newest + 40, 16)
+        said = train("--resume", steps=6)[0]
+        self.assertIn("rank 1 (host ", said)
+        self.assertIn("a commit was cut off there", said)
+        self.assertIn("rank 0 holds a commit of step 3 that not all ranks hold", said)
+
     def run_ranks(self, ranks, run, config, *more, steps):
         """What each rank wrote to stderr; all must succeed."""
         outcomes = []
