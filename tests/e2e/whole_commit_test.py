@@ -155,8 +155,7 @@ class DoubtTest(harness.PenstockTest):
 
     def assert_gone_back(self, outcome, run):
         self.assertEqual(outcome.code, 0, str(outcome))
-        self.assertIn("no loss that a run computed with the commit of step 3 was finite",
-                      outcome.stderr)
+        self.assertIn("the commit of step 3 gave no finite loss", outcome.stderr)
         self.assertIn("the commit of step 2 is whole and is used", outcome.stderr)
         self.assertFalse(os.path.exists(os.path.join(run, "doubt.json")))
 
@@ -179,6 +178,19 @@ class DoubtTest(harness.PenstockTest):
                           "give it --change scheduler.params.warmup_max_lr=LOWER")
         self.assertTrue(os.path.exists(os.path.join(run, "doubt.json")))
         self.assert_gone_back(self.resume(run, *self.LOWER), run)
+
+    def test_doubt_that_an_overwritten_commit_cannot_resolve_is_named_and_blames_no_drive(self):
+        run = self.ruined()
+        info = json.loads(pathlib.Path(run, "run.json").read_text(encoding="utf-8"))
+        self.write(os.path.join(run, "doubt.json"), {"state_uuid": info["state_uuid"], "step": 3})
+        state = state_of(run)
+        state.damage(state.weights[state.slot(1)])  # as the update of step 4 leaves it
+        inspected = harness.penstock("inspect", run)
+        self.assertNotIn("check the drive", inspected.stdout)
+        resumed = self.resume(run)
+        self.assertIn("the commit of step 3 gave no finite loss, and the one before is overwritten",
+                      resumed.stderr)
+        self.assertNotIn("check the drive", resumed.stderr)
 
     def test_a_run_that_takes_its_commit_back_itself_leaves_no_note(self):
         outcome, run = self.train(self.config(), steps=6)
