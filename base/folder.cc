@@ -154,11 +154,13 @@ Result<FolderEntry> Folder::Look(const std::string& name) const {
 Result<bool> Folder::IsAt(const std::string& path) const {
   struct stat named {};
   if (::stat(path.c_str(), &named) != 0) {
-    if (errno == ENOENT || errno == ENOTDIR) return false;
+    if (errno == ENOENT || errno == ENOTDIR || errno == ESTALE) return false;
     return ErrnoError(errno, "looking at " + path);
   }
-  PENSTOCK_ASSIGN(const FileId held, IdOf(fd_.get(), path_));
-  return MakeId(named) == held;
+  const Result<FileId> held = IdOf(fd_.get(), path_);
+  if (!held.ok() && held.error().code == ErrorCode::kNotFound) return false;
+  PENSTOCK_TRY(held.status());
+  return MakeId(named) == *held;
 }
 
 Result<UniqueFd> Folder::OpenFile(const std::string& name, int flags, mode_t mode) const {

@@ -29,9 +29,11 @@ Status FolderWatch::Check() const {
                      replaced ? "replaced by something else" : "removed or moved away");
   }
   for (const File& file : files_) {
-    PENSTOCK_ASSIGN(const FileId own, IdOf(file.fd.get(), folder_.PathOf(file.name)));
+    const Result<FileId> own = IdOf(file.fd.get(), folder_.PathOf(file.name));
+    const bool gone = !own.ok() && own.error().code == ErrorCode::kNotFound;
+    if (!gone) PENSTOCK_TRY(own.status());
     PENSTOCK_ASSIGN(const FolderEntry there, folder_.Look(file.name));
-    if (there.id == own) continue;
+    if (!gone && there.id == *own) continue;
     return MakeError(ErrorCode::kNotFound, "{} was {} while the run was being trained",
                      folder_.PathOf(file.name),
                      there.kind == FolderEntry::Kind::kNone ? "removed" : "replaced by another");

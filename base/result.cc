@@ -14,6 +14,7 @@ ErrorCode CodeOf(int error_number) {
       return ErrorCode::kOutOfSpace;
     case ENOENT:
     case ENOTDIR:
+    case ESTALE:  // another client of NFS removed what is open here
       return ErrorCode::kNotFound;
     case EACCES:
     case EPERM:

@@ -9,6 +9,9 @@
 
 namespace penstock {
 
+/// The variable of the environment in which the ranks of a job find theirs.
+inline constexpr const char* kTokenVariable = "PENSTOCK_JOB_TOKEN";
+
 /// Returns 128 bits of the kernel's random source as 32 hexadecimal digits. Errors: what the system
 /// says.
 Result<std::string> MakeToken();

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/token.h"
 #include "comm/members.h"
 
 namespace penstock::comm {

@@ -18,8 +18,7 @@ namespace penstock::comm {
 
 /// The most ranks that a launcher may ask for.
 inline constexpr uint32_t kMostRanks = 65536;
-/// The variable of the job's token, and how many characters one has.
-inline constexpr const char* kTokenVariable = "PENSTOCK_JOB_TOKEN";
+/// How many characters the job's token has (kTokenVariable in base/token.h).
 inline constexpr size_t kMinToken = 16;
 inline constexpr size_t kMaxToken = 256;
 

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/token.h"
 #include "comm/rendezvous.h"
 
 namespace penstock::comm {

@@ -44,21 +44,23 @@ std::string StreakAdvice(const Situation& situation) {
 
 std::string OtherRemedy(const NumericEnd& end) {
   if (end.zero_gradient) {
-    return fmt::format("raise {}, or train in bf16, whose range is that of fp32",
+    return fmt::format("{}, or train in bf16, whose range is that of fp32, in a new run",
                        end.static_scale > 0
-                           ? "fp16.loss_scale, or set it to 0, which lets it find its own value"
-                           : "fp16.initial_scale_power");
+                           ? "raise fp16.loss_scale, or set it to 0, which lets it find its own "
+                             "value (--resume --change fp16.loss_scale=0)"
+                           : "raise fp16.initial_scale_power");
   }
   // A scale of 1 changes nothing: the gradient itself is too large.
   if (end.forward_finite && end.static_scale > 1) {
     return fmt::format(
         "fp16.loss_scale {} is too large for these gradients: lower it, or set it to 0, which lets "
-        "it find its own value",
+        "it find its own value (--resume --change fp16.loss_scale=0)",
         end.static_scale);
   }
   if (end.forward_finite && end.min_scale > 1) {
     return fmt::format(
-        "fp16.min_loss_scale {} is too large for these gradients: lower it, or train in bf16",
+        "fp16.min_loss_scale {} is too large for these gradients: lower it (--resume --change "
+        "fp16.min_loss_scale=LOWER), or train in bf16, in a new run",
         end.min_scale);
   }
   if (end.updated) return "";

@@ -153,11 +153,11 @@ void Add(std::vector<std::string>& lines, std::string line) {
   if (!line.empty()) lines.push_back(std::move(line));
 }
 
-std::string BackTo(uint64_t step) {
+std::string BackTo(uint64_t step, const std::string& rate_key) {
   return fmt::format(
       "go back to a commit of step {} or earlier (--resume-from SNAPSHOT, or --resume if it is the "
-      "newest), with a lower learning rate (--change optimizer.params.lr=LOWER)",
-      step - 1);
+      "newest), with a lower learning rate (--change {}=LOWER)",
+      step - 1, rate_key);
 }
 
 /// Whether every step, in fp32 if they were computed in it, has a loss that even weights without
@@ -178,11 +178,12 @@ std::string WorseThanUniformLine(const ReplayEvidence& evidence) {
                      NumberText(steps.front().loss));
 }
 
-Conclusion Weights(const ReplayedStep& since, const ReplayedStep* failure) {
+Conclusion Weights(const ReplayEvidence& evidence, const ReplayedStep& since,
+                   const ReplayedStep* failure) {
   Conclusion conclusion{.cause = Cause::kWeights,
                         .text = fmt::format("the weights, since the update of step {}", since.step),
                         .evidence = {UpdateLine(since)},
-                        .advice = BackTo(since.step)};
+                        .advice = BackTo(since.step, evidence.rate_key)};
   if (failure != nullptr) conclusion.evidence.push_back(FailureLine(*failure));
   return conclusion;
 }
@@ -252,7 +253,8 @@ Conclusion DataAtSpike(const ReplayEvidence& evidence, const std::vector<Spike>&
   return conclusion;
 }
 
-Conclusion LearningRate(const std::vector<ReplayedStep>& steps, const std::vector<Spike>& spikes) {
+Conclusion LearningRate(const ReplayEvidence& evidence, const std::vector<Spike>& spikes) {
+  const std::vector<ReplayedStep>& steps = WithUpdates(evidence);
   std::vector<const ReplayedStep*> large;
   for (const ReplayedStep& step : steps) {
     if (IsTooLarge(step)) large.push_back(&step);
@@ -264,7 +266,7 @@ Conclusion LearningRate(const std::vector<ReplayedStep>& steps, const std::vecto
                           "large for the weights",
                           large.size(), first.step),
       .evidence = {UpdateLine(first)},
-      .advice = BackTo(first.step)};
+      .advice = BackTo(first.step, evidence.rate_key)};
   if (large.size() > 1) conclusion.evidence.push_back(UpdateLine(*large.back()));
   conclusion.evidence.push_back(fmt::format("the loss is {} in step {} and {} in step {}",
                                             NumberText(steps.front().loss), steps.front().step,
@@ -293,7 +295,7 @@ bool AllFinite(const std::vector<ReplayedStep>& steps) {
 Conclusion ConcludeFailure(const ReplayEvidence& evidence, const ReplayedStep& failure) {
   if (!evidence.commit_faults.empty()) return CommittedWeights(evidence, &failure);
   const ReplayedStep* const large = TooLargeBefore(WithUpdates(evidence), failure.step);
-  if (large != nullptr) return Weights(*large, &failure);
+  if (large != nullptr) return Weights(evidence, *large, &failure);
   if (AllWorseThanUniform(evidence)) return CommittedWeights(evidence, &failure);
   const bool fp16 = evidence.dtype == DType::kFloat16;
   if (fp16 && evidence.in_fp32 && AllFinite(*evidence.in_fp32)) return Fp16Range(evidence, failure);
@@ -325,7 +327,8 @@ Conclusion Conclude(const ReplayEvidence& evidence) {
   const std::vector<ReplayedStep>& steps = WithUpdates(evidence);
   const ReplayedStep* const failure = FirstFailure(evidence);
   const ReplayedStep* const broken = FirstBroken(steps);
-  if (broken != nullptr && evidence.commit_faults.empty()) return Weights(*broken, failure);
+  if (broken != nullptr && evidence.commit_faults.empty())
+    return Weights(evidence, *broken, failure);
   if (failure != nullptr) return ConcludeFailure(evidence, *failure);
   const bool large_first = !steps.empty() && IsTooLarge(steps.front());
   const bool worse = AllWorseThanUniform(evidence) && !large_first;
@@ -335,7 +338,7 @@ Conclusion Conclude(const ReplayEvidence& evidence) {
     return DataAtSpike(evidence, spikes);
   }
   const auto large = std::ranges::count_if(steps, IsTooLarge);
-  if (large > 1 || (large == 1 && !spikes.empty())) return LearningRate(steps, spikes);
+  if (large > 1 || (large == 1 && !spikes.empty())) return LearningRate(evidence, spikes);
   return Nothing(evidence);
 }
 

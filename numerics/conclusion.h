@@ -26,6 +26,7 @@ struct ReplayEvidence {
   std::optional<std::string> stopped = {};  ///< why these steps ended before the last one
   /// The same steps in fp32, of a run in another dtype, if they were computed.
   std::optional<std::vector<ReplayedStep>> in_fp32 = {};
+  std::string rate_key = "optimizer.params.lr";  ///< which decides the learning rate
   /// What is wrong with the weights of the commit, a line for each tensor.
   std::vector<std::string> commit_faults = {};
 };

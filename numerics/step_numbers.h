@@ -30,11 +30,12 @@ struct WatchedLayer {
 
 /// What stays the same over a run.
 struct RunFacts {
-  DType dtype = DType::kFloat32;       ///< of the weights and activations
-  uint64_t vocabulary = 0;             ///< 0: unknown
-  uint64_t warmup_steps = 0;           ///< of the learning rate
-  bool dynamic_loss_scale = false;     ///< fp16 alone
-  uint64_t loss_scale_window = 1000;   ///< of a dynamic loss scale
+  DType dtype = DType::kFloat32;                 ///< of the weights and activations
+  uint64_t vocabulary = 0;                       ///< 0: unknown
+  uint64_t warmup_steps = 0;                     ///< of the learning rate
+  std::string rate_key = "optimizer.params.lr";  ///< of the configuration, which decides that rate
+  bool dynamic_loss_scale = false;               ///< fp16 alone
+  uint64_t loss_scale_window = 1000;             ///< of a dynamic loss scale
   std::vector<WatchedTensor> tensors;  ///< in the order in which a forward uses them first
   std::vector<WatchedLayer> layers;
 };

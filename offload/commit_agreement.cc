@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "base/check.h"
@@ -87,9 +86,18 @@ Result<std::vector<CommitName>> CommonCommits(std::span<const std::vector<HeldCo
                    holdings);
 }
 
-Result<CommitName> AgreedCommit(std::span<const std::vector<HeldCommit>> of_ranks) {
-  PENSTOCK_ASSIGN(const std::vector<CommitName> names, CommonCommits(of_ranks));
-  return names.front();
+std::string NewerNotice(std::span<const std::vector<HeldCommit>> of_ranks,
+                        const CommitName& common) {
+  for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    const CommitName& newest = of_ranks[rank].front().name;
+    if (newest == common) continue;
+    return fmt::format(
+        "rank {} holds a commit of step {} that not all ranks hold: the run ended before it was "
+        "complete, or another rank's was damaged since; the commit of step {} counts, and --resume "
+        "resumes from it",
+        rank, newest.step, common.step);
+  }
+  return {};
 }
 
 }  // namespace penstock::offload

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
@@ -34,7 +35,9 @@ struct HeldCommit {
 /// behind.
 Result<std::vector<CommitName>> CommonCommits(std::span<const std::vector<HeldCommit>> of_ranks);
 
-/// Returns the newest of them. Errors: of CommonCommits.
-Result<CommitName> AgreedCommit(std::span<const std::vector<HeldCommit>> of_ranks);
+/// Returns a notice for the user if a rank holds a newer commit than `common`, the newest that all
+/// ranks hold; else an empty text. `of_ranks`: the newest of each rank comes first.
+std::string NewerNotice(std::span<const std::vector<HeldCommit>> of_ranks,
+                        const CommitName& common);
 
 }  // namespace penstock::offload

@@ -85,10 +85,11 @@ Result<RemovableState> RemovableState::Open(const std::string& path, const std::
   return RemovableState(std::move(folder), path, *std::move(fd), entry);
 }
 
-Status RemovableState::Remove() const {
+Status RemovableState::Remove() {
   const std::string name = SplitPath(path_).second;
   PENSTOCK_ASSIGN(const FileId own, IdOf(fd_.get(), path_));
   PENSTOCK_TRY(folder_.RemoveFile(name, own));
+  fd_ = UniqueFd();
   return folder_.Sync();
 }
 

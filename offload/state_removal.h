@@ -24,8 +24,9 @@ class RemovableState {
   const std::string& path() const { return path_; }
   Bytes size() const { return size_; }
   FileId id() const { return id_; }
-  /// Unlinks the file, durably. Errors: kNotFound if its name stands for another file by now.
-  Status Remove() const;
+  /// Unlinks the file, durably, and closes it: NFS keeps a file that is open in its folder. To be
+  /// called once. Errors: kNotFound if its name stands for another file by now.
+  Status Remove();
 
  private:
   RemovableState(Folder folder, std::string path, UniqueFd fd, const FolderEntry& entry)

@@ -1,5 +1,7 @@
 #include "offload/whole_commit.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "base/check.h"
@@ -13,6 +15,28 @@ std::string DamageText(const CommitName& commit, const std::vector<std::string>&
                      damages.size() == 1 ? "" : fmt::format(", and {} more", damages.size() - 1));
 }
 
+/// What is said of a choice. `left`: what is wrong with the commits that were tried before.
+std::string NoticeOf(const CommitChoice& choice, const CommitName& chosen,
+                     const std::vector<std::string>& left) {
+  const CommitName& newest = choice.commits.front();
+  const std::string doubt =
+      choice.doubted == newest.step
+          ? fmt::format("the commit of step {} gave no finite loss", newest.step)
+          : "";
+  if (chosen == newest) {
+    // One before it was tried for the doubt alone, and updates overwrite it by right.
+    if (left.empty()) return "";
+    return fmt::format(
+        "{}, and the one before is overwritten or damaged: the commit of step {} is used all the "
+        "same",
+        doubt, newest.step);
+  }
+  std::vector<std::string> reasons = left;
+  if (!doubt.empty()) reasons.push_back(doubt);
+  return fmt::format("{}; the commit of step {} is whole and is used", fmt::join(reasons, "; "),
+                     chosen.step);
+}
+
 }  // namespace
 
 Result<ChosenCommit> ChooseCommit(const CommitChoice& choice) {
@@ -21,27 +45,17 @@ Result<ChosenCommit> ChooseCommit(const CommitChoice& choice) {
   // A commit in doubt comes last. (Clang 14 refuses the algorithm of std::ranges.)
   std::stable_partition(order.begin(), order.end(),
                         [&](const CommitName& commit) { return commit.step != choice.doubted; });
-  std::vector<std::pair<CommitName, std::string>> left;
+  std::vector<std::string> left;
   for (const CommitName& commit : order) {
     PENSTOCK_TRY(choice.use(commit));
     PENSTOCK_ASSIGN(const std::vector<std::string> damages, choice.damages());
     if (!damages.empty()) {
-      left.emplace_back(commit, DamageText(commit, damages));
+      left.push_back(DamageText(commit, damages));
       continue;
     }
-    ChosenCommit chosen{.name = commit, .notice = {}};
-    for (const auto& [other, why] : left) chosen.notice += why + "; ";
-    if (choice.doubted == choice.commits.front().step && commit != choice.commits.front()) {
-      chosen.notice += fmt::format(
-          "no loss that a run computed with the commit of step {} was finite; ", *choice.doubted);
-    }
-    if (chosen.notice.empty()) return chosen;
-    chosen.notice += fmt::format("the commit of step {} is whole and is used", commit.step);
-    return chosen;
+    return ChosenCommit{.name = commit, .notice = NoticeOf(choice, commit, left)};
   }
-  std::string all;
-  for (const auto& [other, why] : left) all += (all.empty() ? "" : "; ") + why;
-  return MakeError(ErrorCode::kCorruption, "{}; {}", all,
+  return MakeError(ErrorCode::kCorruption, "{}; {}", fmt::join(left, "; "),
                    order.size() == 1 ? "there is no other commit" : "no commit is whole");
 }
 

@@ -2,8 +2,8 @@
 //
 // A commit is whole if every part that it names reads back with its checksum. That takes one read
 // of what it names, no longer than the reads of a step in which all states lie on the drives, and
-// nothing less tells: a drive may lose a write long after it was acknowledged. The commit before
-// stays whole until the first update after the newest overwrites its slots.
+// no cheaper check is enough: a drive may lose a write long after it was acknowledged. The commit
+// before stays whole until the first update after the newest overwrites its slots.
 //
 // Plain decisions: no file is touched here. Threads: one at a time.
 #pragma once

@@ -153,15 +153,9 @@ std::string WholeState::notice() const {
 }
 
 std::string WholeState::NewerNotice() const {
-  for (uint32_t rank = 0; rank < world_size(); ++rank) {
-    const HeldCommit& newest = readers_[rank]->commits().front();
-    if (newest.name == commits_.front()) continue;
-    return fmt::format(
-        "rank {} holds a commit of step {} that not all ranks hold: the run ended before it was "
-        "complete; the commit of step {} counts, and --resume goes on from it",
-        rank, newest.name.step, commits_.front().step);
-  }
-  return {};
+  std::vector<std::vector<HeldCommit>> held;
+  for (const auto& reader : readers_) held.push_back(reader->commits());
+  return offload::NewerNotice(held, commits_.front());
 }
 
 std::vector<double> WholeState::Shares() const {

@@ -21,7 +21,7 @@ class WholeState {
  public:
   /// With one rank, opens the newest commit; see StateReader::Open. With several, the newest one
   /// that all ranks hold; messages name the rank. Errors, beside those of StateReader::Open:
-  /// kNotFound if no commit is complete (see AgreedCommit), also if a rank's files are missing and
+  /// kNotFound if no commit is complete (see CommonCommits), also if a rank's files are missing and
   /// no other rank holds a commit; kCorruption if they are missing and another rank does, if a file
   /// is of another state or rank, or if the records of the ranks do not belong together.
   static Result<WholeState> Open(const RankPaths& paths, StateLock lock = StateLock::kShared);

@@ -92,10 +92,12 @@ Result<MetricsWriter> MetricsWriter::Resume(const Folder& folder, const std::str
   return writer;
 }
 
-Status MetricsWriter::Check(const Folder& folder, const std::string& name, uint64_t step) {
+Result<FileOffset> MetricsWriter::EndOf(const Folder& folder, const std::string& name,
+                                        uint64_t step) {
   const Result<KeptRows> kept = OpenRows(folder, name, step);
-  if (!kept.ok() && kept.error().code == ErrorCode::kNotFound) return {};
-  return kept.status();
+  if (!kept.ok() && kept.error().code == ErrorCode::kNotFound) return FileOffset();
+  PENSTOCK_TRY(kept.status());
+  return kept->end;
 }
 
 Status MetricsWriter::Append(const StepRow& row) { return file_.Append(ToJson(row)); }

@@ -61,12 +61,13 @@ class MetricsWriter {
   /// Cuts a file back to the rows up to `step`. Adds the last of them, `row`, if it is missing (the
   /// row of a committed step may not have reached the file). Creates a missing file and says that;
   /// if the file ends early, says which rows are missing. Durable when it returns. Errors: those of
-  /// Check, and the file is as it was.
+  /// EndOf, and the file is as it was.
   static Result<MetricsWriter> Resume(const Folder& folder, const std::string& name, uint64_t step,
                                       const std::string& row, const Notify& notify);
-  /// Checks that Resume can continue a file for `step`, which is committed: the file is missing, or
-  /// not damaged. Errors: of RowsUpTo (run/metrics_rows.h).
-  static Status Check(const Folder& folder, const std::string& name, uint64_t step);
+  /// Returns where the rows up to `step`, which is committed, end; 0 if the file is missing. What
+  /// lies behind is not read. Errors: of RowsUpTo (run/metrics_rows.h); then Resume cannot continue
+  /// the file.
+  static Result<FileOffset> EndOf(const Folder& folder, const std::string& name, uint64_t step);
   Status Append(const StepRow& row);
   Status Sync() const { return file_.Sync(); }
 

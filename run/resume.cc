@@ -36,12 +36,11 @@ struct Origin {
   }
 };
 
-Error NothingToResume(const Origin& origin, const std::string& why, bool has_info) {
-  return MakeError(ErrorCode::kInvalidArgument,
-                   "{}: there is no commit in {}: {}; remove it ({}) "
-                   "and {}",
+/// `is_run`: what clean removes; anything else may be somebody's.
+Error NothingToResume(const Origin& origin, const std::string& why, bool is_run) {
+  return MakeError(ErrorCode::kInvalidArgument, "{}: there is no commit in {}: {}; {}{}",
                    origin.Option(), origin.folder.path(), why,
-                   has_info ? "penstock clean" : "by hand", origin.Instead());
+                   is_run ? "remove it (penstock clean) and " : "", origin.Instead());
 }
 
 Error NoSuchSnapshot(const Folder& run, const std::string& name) {
@@ -87,7 +86,7 @@ bool RemoveState(const StateFiles& state, const Notify& notify) {
     std::error_code ignored;
     const bool drive_is_there = fs::exists(fs::path(path).parent_path(), ignored);
     if (drive_is_there && !fs::exists(fs::symlink_status(path, ignored))) continue;
-    const Result<offload::RemovableState> file = offload::RemovableState::Open(path, state.uuid);
+    Result<offload::RemovableState> file = offload::RemovableState::Open(path, state.uuid);
     const Status removed = file.ok() ? file->Remove() : Status(file.error());
     if (removed.ok()) continue;
     gone = false;
@@ -190,13 +189,14 @@ Result<std::optional<uint64_t>> DoubtOfAll(const ResumePoint& point, const Folde
   return step.ok() ? std::optional(*step) : std::nullopt;
 }
 
-/// metrics.jsonl gets the rows of the snapshot that the state was moved back to.
-Status TakeRows(const RunInfo& info, const RunFolder& folder, const Notify& notify) {
+/// metrics.jsonl gets the rows of the snapshot that the state was moved back to, which is of
+/// `step`.
+Status TakeRows(const RunInfo& info, uint64_t step, const RunFolder& folder, const Notify& notify) {
   if (!info.rows_from) return {};
   const Result<Folder> snapshot = OpenSnapshot(folder.folder(), *info.rows_from);
   if (snapshot.ok()) {
     PENSTOCK_ASSIGN(const bool has_rows, HasRows(*snapshot));
-    if (has_rows) return CopyRows(*snapshot, folder.folder());
+    if (has_rows) return CopyRows(*snapshot, folder.folder(), step);
   }
   notify(
       fmt::format("the rows of the snapshot {} are gone: rows of steps before the commit may "
@@ -205,9 +205,9 @@ Status TakeRows(const RunInfo& info, const RunFolder& folder, const Notify& noti
   return {};
 }
 
-Status CompleteMove(RunInfo* info, const RunFolder& folder, const Notify& notify) {
+Status CompleteMove(RunInfo* info, uint64_t step, const RunFolder& folder, const Notify& notify) {
   if (info->leftovers.empty() && !info->rows_from) return {};
-  PENSTOCK_TRY(TakeRows(*info, folder, notify));
+  PENSTOCK_TRY(TakeRows(*info, step, folder, notify));
   info->rows_from.reset();
   std::erase_if(info->leftovers, [&](const StateFiles& state) {
     // What has its UUID is the run's state, whoever noted it here.
@@ -321,10 +321,10 @@ Status ReplaceState(ResumePoint& from, const RunFolder& folder, RunInfo info) {
   if (from.replaced) info.rows_from = from.snapshot;
   PENSTOCK_TRY(folder.WriteInfo(info));
   // While the snapshot's state is open, nobody removes the snapshot.
-  PENSTOCK_TRY(TakeRows(info, folder, from.notify));
+  PENSTOCK_TRY(TakeRows(info, from.train.step, folder, from.notify));
   info.rows_from.reset();
   from.state.reset();
-  return CompleteMove(&info, folder, from.notify);
+  return CompleteMove(&info, from.train.step, folder, from.notify);
 }
 
 Status MoveState(ResumePoint& from, zero::Session& session, const RunFolder& folder, RunInfo info,
@@ -342,7 +342,8 @@ Status NoteChanges(const ResumePoint& from, const RunInfo& now, const RunFolder&
 }
 
 Status CompleteMove(ResumePoint& from, const RunFolder& folder) {
-  return CompleteMove(from.replaced ? &*from.replaced : &from.info, folder, from.notify);
+  return CompleteMove(from.replaced ? &*from.replaced : &from.info, from.train.step, folder,
+                      from.notify);
 }
 
 }  // namespace penstock::train

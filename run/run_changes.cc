@@ -19,8 +19,8 @@ using Json = nlohmann::ordered_json;
 /// What can change, with everything below it.
 constexpr auto kChangeable = std::to_array<std::string_view>(
     {"optimizer.params", "scheduler", "gradient_clipping", "fp16.loss_scale",
-     "fp16.loss_scale_window", "train_batch_size", "train_micro_batch_size_per_gpu",
-     "gradient_accumulation_steps"});
+     "fp16.loss_scale_window", "fp16.min_loss_scale", "train_batch_size",
+     "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"});
 /// What cannot, though it lies below: the moments begin with it.
 constexpr std::string_view kBeginning = "optimizer.params.initial_accumulator_value";
 /// Each follows from the others, so one that is changed may change these as well.

@@ -61,33 +61,45 @@ Result<std::pair<Folder, bool>> FolderOfNewRun(const Folder& around, const std::
 
 /// Takes back a folder that was made for a run whose lock is held, if nothing else is in it. Opens
 /// nothing, because there may be no descriptor left.
-void RemoveMade(const Folder& folder, const Folder& around, const std::string& name) {
+void RemoveMade(const Folder& folder, const Folder& around, const std::string& name,
+                RunLock& lock) {
   static_cast<void>(folder.RemoveFile(kLockName));
-  static_cast<void>(around.RemoveFolder(name));
+  static_cast<void>(lock.RemoveFolder(around, name));
 }
 
+/// Only a run can be resumed or cleaned, and nobody is told to remove files that are no run's.
 Error ExistsAlready(const std::string& path) {
-  return MakeError(ErrorCode::kInvalidArgument,
-                   "--out {}: it exists already; go on from its last commit with --resume, name "
-                   "another folder, or remove it",
-                   path);
+  std::error_code ignored;
+  const char* advice = "no run is in it; name another folder";
+  if (fs::exists(fs::path(path) / kInfoName, ignored)) {
+    advice =
+        "resume from its last commit with --resume, name another folder, or remove it (penstock "
+        "clean)";
+  } else if (fs::is_directory(path, ignored) && fs::is_empty(path, ignored)) {
+    advice = "it is empty; remove it (rmdir), or name another folder";
+  }
+  return MakeError(ErrorCode::kInvalidArgument, "--out {}: it exists already; {}", path, advice);
 }
 
 Error NoRun(const std::string& path, const std::string& info) {
-  return MakeError(ErrorCode::kNotFound,
-                   "{} is not there: {} is not the folder of a run that penstock train made", info,
-                   path);
+  return MakeError(
+      ErrorCode::kNotFound,
+      "{} is not there: {} is not the folder of a run that penstock train made; name the "
+      "folder of one",
+      info, path);
 }
 
 Error NotBegun(const std::string& path, const std::string& info) {
   return MakeError(ErrorCode::kNotFound,
                    "{} is not there: a run in {} ended before it had begun, and nothing of it is "
-                   "lost; penstock train begins it anew in the same folder, and clean removes it",
+                   "lost; penstock train without --resume begins it anew in the same folder, and "
+                   "penstock clean removes it",
                    info, path);
 }
 
-/// What a new run that failed put into its folder; what others put there stays, with the folder.
-Status RemoveNewRun(const Folder& run, const Folder& around) {
+/// Removes what a new run that failed put into its folder; what others put there stays, with the
+/// folder. `lock`: of the run, or one that holds nothing.
+Status RemoveNewRun(const Folder& run, const Folder& around, RunLock& lock) {
   const Result<RunInfo> info = ReadRunInfo(run);
   const std::string run_uuid = info.ok() ? info->run_uuid : std::string();
   const Result<std::vector<FoundFile>> files = FilesOfRun(run);
@@ -106,7 +118,7 @@ Status RemoveNewRun(const Folder& run, const Folder& around) {
   PENSTOCK_ASSIGN(const FileId own, IdOf(run.fd(), run.path()));
   const std::string name = SplitPath(run.path()).second;
   PENSTOCK_ASSIGN(const FolderEntry there, around.Look(name));
-  return there.id == own ? around.RemoveFolder(name) : Status();
+  return there.id == own ? lock.RemoveFolder(around, name) : Status();
 }
 
 }  // namespace
@@ -133,11 +145,11 @@ Result<RunFolder> RunFolder::Create(const std::string& path) {
     return lock.error();
   }
   const Result<bool> is_free = EndedAtItsBeginning(folder);
-  if (!is_free.ok() && is_new) RemoveMade(folder, around, name);
+  if (!is_free.ok() && is_new) RemoveMade(folder, around, name, *lock);
   PENSTOCK_TRY(is_free.status());
   if (!*is_free) return ExistsAlready(path);
   const Result<std::vector<FoundFile>> left = FilesOfRun(folder);
-  if (!left.ok() && is_new) RemoveMade(folder, around, name);
+  if (!left.ok() && is_new) RemoveMade(folder, around, name, *lock);
   PENSTOCK_TRY(left.status());
   for (const FoundFile& file : *left) {
     if (file.name != kLockName) PENSTOCK_TRY(folder.RemoveFile(file.name, file.id));
@@ -150,12 +162,10 @@ Result<RunFolder> RunFolder::Open(const std::string& path) {
   const fs::path absolute = fs::canonical(path, error);
   if (error) return ErrnoError(error.value(), "looking at " + path);
   PENSTOCK_ASSIGN(Folder folder, Folder::Open(absolute.string()));
-  // In a folder that is no run's nothing is made; whoever reads its run.json says that it is none.
-  PENSTOCK_ASSIGN(const FolderEntry info, folder.Look(kInfoName));
-  RunLock lock;
-  if (info.kind != FolderEntry::Kind::kNone) {
-    PENSTOCK_ASSIGN(lock, RunLock::Take(folder));
-  }
+  // In a folder that is no run's no lock is made, and one that becomes a run's meanwhile is not
+  // used without.
+  PENSTOCK_TRY(ReadRunInfo(folder).status());
+  PENSTOCK_ASSIGN(RunLock lock, RunLock::Take(folder));
   return RunFolder(std::move(folder), std::move(lock), std::nullopt);
 }
 
@@ -169,7 +179,8 @@ RunFolder::~RunFolder() {
   if (!created_in_) return;
   // The failure that brought it here is the one to report.
   try {
-    static_cast<void>(RemoveNewRun(folder_, *created_in_));
+    watch_.reset();  // its files are removed, and have to be closed for that on NFS
+    static_cast<void>(RemoveNewRun(folder_, *created_in_, lock_));
   } catch (const std::exception&) {  // out of memory, in a library
     return;
   }
@@ -183,7 +194,8 @@ void RemoveNewRun(const std::string& path, const std::string& run_uuid) {
     const Result<RunInfo> info = ReadRunInfo(*run);
     const Result<bool> ended = EndedAtItsBeginning(*run);
     if ((ended.ok() && *ended) || (info.ok() && info->run_uuid == run_uuid)) {
-      static_cast<void>(RemoveNewRun(*run, *around));
+      RunLock not_ours;
+      static_cast<void>(RemoveNewRun(*run, *around, not_ours));
     }
   } catch (const std::exception&) {  // out of memory, in a library
     return;
@@ -227,15 +239,18 @@ Result<bool> HasRows(const Folder& run) {
   return rows.kind != FolderEntry::Kind::kNone;
 }
 
-Status CopyRows(const Folder& from, const Folder& to) {
+Status CopyRows(const Folder& from, const Folder& to, uint64_t step) {
   PENSTOCK_ASSIGN(const bool there, HasRows(from));
   if (!there) return WriteTextFile(to, kMetricsName, "");
+  // A damaged file may have any size.
+  PENSTOCK_ASSIGN(const FileOffset end, MetricsWriter::EndOf(from, kMetricsName, step));
+  const Bytes size{end.value};
   PENSTOCK_ASSIGN(const InputFile rows, InputFile::Open(from, kMetricsName));
   PENSTOCK_ASSIGN(const std::unique_ptr<OutputFile> copy,
-                  OutputFile::Create(to, kMetricsName, rows.size()));
+                  OutputFile::Create(to, kMetricsName, size));
   std::vector<std::byte> buffer;
-  for (Bytes done; done < rows.size(); done += Bytes{buffer.size()}) {
-    buffer.resize(std::min(rows.size() - done, kCopied).value);
+  for (Bytes done; done < size; done += Bytes{buffer.size()}) {
+    buffer.resize(std::min(size - done, kCopied).value);
     PENSTOCK_TRY(rows.Read(FileOffset{done.value}, buffer));
     PENSTOCK_TRY(copy->Append(buffer));
   }
@@ -243,7 +258,7 @@ Status CopyRows(const Folder& from, const Folder& to) {
 }
 
 Status CheckRows(const Folder& run, uint64_t step) {
-  return MetricsWriter::Check(run, kMetricsName, step);
+  return MetricsWriter::EndOf(run, kMetricsName, step).status();
 }
 
 Status CutRows(const Folder& run, uint64_t step, const std::string& row, const Notify& notify) {

@@ -30,7 +30,8 @@ class RunFolder {
   /// ended before it had a run.json, is used. Errors: kInvalidArgument if anything else is there;
   /// kUnavailable if another process begins a run there; of mkdir.
   static Result<RunFolder> Create(const std::string& path);
-  /// Opens a folder that holds a run already, which is kept. Errors: of Folder::Open and RunLock.
+  /// Opens a folder that holds a run already, which is kept. Errors: those of ReadRunInfo, before a
+  /// lock is made, and of RunLock.
   static Result<RunFolder> Open(const std::string& path);
   RunFolder(RunFolder&& other) noexcept;
   RunFolder& operator=(RunFolder&& other) = delete;
@@ -83,10 +84,10 @@ Result<std::vector<FoundFile>> FilesOfRun(const Folder& run);
 
 /// Whether a run has rows. Errors: of Folder::Look.
 Result<bool> HasRows(const Folder& run);
-/// Copies metrics.jsonl from one run to another, whose own it replaces, durably. A missing file
-/// means no rows.
-Status CopyRows(const Folder& from, const Folder& to);
-/// Checks that the rows of a run before that of step `step` are complete; see MetricsWriter::Check.
+/// Copies the rows up to step `step` from one run to another, whose metrics.jsonl they replace,
+/// durably. A missing file means no rows. Errors: those of CheckRows.
+Status CopyRows(const Folder& from, const Folder& to, uint64_t step);
+/// Checks that the rows of a run before that of step `step` are complete; see MetricsWriter::EndOf.
 Status CheckRows(const Folder& run, uint64_t step);
 /// Cuts the rows of a run back to those up to `step`; see MetricsWriter::Resume.
 Status CutRows(const Folder& run, uint64_t step, const std::string& row, const Notify& notify);

@@ -2,8 +2,6 @@
 
 #include <fcntl.h>
 
-#include <string>
-
 #include "base/file_lock.h"
 
 namespace penstock::train {
@@ -14,9 +12,11 @@ using Lock = Status (*)(int fd, bool exclusive, const std::string& path);
 /// Whether the file that was opened is still the run's: the run, or the file alone, may have been
 /// removed while its lock was waited for.
 Result<bool> IsOfRun(const UniqueFd& file, const Folder& run) {
-  PENSTOCK_ASSIGN(const FileId own, IdOf(file.get(), run.PathOf(kLockName)));
+  const Result<FileId> own = IdOf(file.get(), run.PathOf(kLockName));
+  if (!own.ok() && own.error().code == ErrorCode::kNotFound) return false;
+  PENSTOCK_TRY(own.status());
   PENSTOCK_ASSIGN(const FolderEntry there, run.Look(kLockName));
-  return there.kind == FolderEntry::Kind::kFile && there.id == own;
+  return there.kind == FolderEntry::Kind::kFile && there.id == *own;
 }
 
 Result<UniqueFd> TakeWith(const Folder& run, Lock lock) {
@@ -48,6 +48,12 @@ Result<RunLock> RunLock::TakeToRead(const Folder& run) {
   PENSTOCK_TRY(file.status());
   PENSTOCK_TRY(LockFile(file->get(), /*exclusive=*/false, run.path()));
   return RunLock(*std::move(file));
+}
+
+Status RunLock::RemoveFolder(const Folder& around, const std::string& name) {
+  if (around.RemoveFolder(name).ok()) return {};
+  Release();
+  return around.RemoveFolder(name);
 }
 
 }  // namespace penstock::train

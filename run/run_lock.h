@@ -8,6 +8,7 @@
 // with the run.
 #pragma once
 
+#include <string>
 #include <utility>
 
 #include "base/folder.h"
@@ -29,6 +30,13 @@ class RunLock {
   /// written. Where it cannot, nobody else gets Take's lock there either; then a shared one is
   /// taken if the file is there, and none if it is not.
   static Result<RunLock> TakeToRead(const Folder& run);
+
+  /// Removes the run's folder, in which there is nothing but what was the lock's file. That file is
+  /// gone, but on NFS it stays in the folder under another name until it is closed. Then the lock
+  /// ends first; elsewhere it ends with the folder, so that nobody makes the file anew.
+  Status RemoveFolder(const Folder& around, const std::string& name);
+  /// Ends the lock.
+  void Release() { locked_ = UniqueFd(); }
 
  private:
   explicit RunLock(UniqueFd locked) : locked_(std::move(locked)) {}

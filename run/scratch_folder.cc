@@ -10,6 +10,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Removes a folder with all that is in it. On NFS the lock's file stays in it until the lock ends.
+Status RemoveAll(const std::string& path, RunLock& lock) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (!error) return {};
+  lock.Release();
+  fs::remove_all(path, error);
+  return error ? Status(ErrnoError(error.value(), "removing " + path)) : Status();
+}
+
 }  // namespace
 
 Bytes LeftScratch::Size() const {
@@ -25,11 +35,7 @@ Bytes LeftScratch::Size() const {
   return size;
 }
 
-Status LeftScratch::Remove() const {
-  std::error_code error;
-  fs::remove_all(folder.path(), error);
-  return error ? Status(ErrnoError(error.value(), "removing " + folder.path())) : Status();
-}
+Status LeftScratch::Remove() { return RemoveAll(folder.path(), lock); }
 
 Result<std::optional<LeftScratch>> FindLeftScratch(const Folder& around, const std::string& name) {
   PENSTOCK_ASSIGN(const FolderEntry entry, around.Look(name));
@@ -44,7 +50,7 @@ Result<ScratchFolder> ScratchFolder::Make(const std::string& parent, const std::
   const fs::path canonical = fs::canonical(parent, error);
   if (error) return ErrnoError(error.value(), "looking at " + parent);
   PENSTOCK_ASSIGN(const Folder around, Folder::Open(canonical.string()));
-  PENSTOCK_ASSIGN(const std::optional<LeftScratch> left, FindLeftScratch(around, name));
+  PENSTOCK_ASSIGN(std::optional<LeftScratch> left, FindLeftScratch(around, name));
   if (left) PENSTOCK_TRY(left->Remove());
   PENSTOCK_ASSIGN(Folder folder, around.MakeFolder(name));
   PENSTOCK_ASSIGN(RunLock lock, RunLock::TryTake(folder));
@@ -55,8 +61,7 @@ ScratchFolder::~ScratchFolder() {
   if (!folder_) return;
   try {
     const Result<bool> there = folder_->IsAt(folder_->path());
-    std::error_code ignored;
-    if (there.ok() && *there) fs::remove_all(folder_->path(), ignored);
+    if (there.ok() && *there) static_cast<void>(RemoveAll(folder_->path(), lock_));
   } catch (const std::exception&) {  // out of memory: it stays until its name is needed
     return;
   }

@@ -27,8 +27,8 @@ struct LeftScratch {
 
   /// Returns the size of the files in it.
   Bytes Size() const;
-  /// Removes it with all that is in it.
-  Status Remove() const;
+  /// Removes it with all that is in it, and ends the lock.
+  Status Remove();
 };
 /// Finds it; nothing if there is no folder of that name. Errors: kUnavailable while a process has
 /// it; of Folder.

@@ -71,7 +71,7 @@ bool IsUnfinishedOf(const Folder& folder, const std::string& run_uuid) {
   // It was cut off before its run.json had that name.
   const Result<std::vector<std::string>> names = folder.List();
   return names.ok() && std::ranges::all_of(*names, [&](const std::string& name) {
-           return IsBegunInfo(folder, name, run_uuid);
+           return name == kLockName || IsBegunInfo(folder, name, run_uuid);
          });
 }
 
@@ -91,7 +91,7 @@ Status RemoveUnfinished(const Folder& snapshots, const std::string& unfinished,
   }
   PENSTOCK_ASSIGN(const StateFiles states, FilesOfUnfinished(folder));
   for (const std::string& path : states.all()) {
-    PENSTOCK_ASSIGN(const auto file, offload::RemovableState::Open(path, states.uuid));
+    PENSTOCK_ASSIGN(auto file, offload::RemovableState::Open(path, states.uuid));
     PENSTOCK_TRY(file.Remove());
   }
   PENSTOCK_ASSIGN(const std::vector<FoundFile> files, FilesOfRun(folder));
@@ -128,8 +128,7 @@ Status CopyMetrics(const Folder& run, const RunInfo& info, const Folder& folder,
       ReadCommitTexts(state.commit().json, state.commit().head.step, info.state.first()));
   const uint64_t step = state.commit().head.step;
   const auto take = [&](const Folder& rows) -> Status {
-    PENSTOCK_TRY(CheckRows(rows, step));
-    PENSTOCK_TRY(CopyRows(rows, folder));
+    PENSTOCK_TRY(CopyRows(rows, folder, step));
     return CutRows(folder, step, texts.row, notify);
   };
   if (!info.rows_from) return take(run);

@@ -102,7 +102,8 @@ Status Planner::AddFilesOfRun(const Held& run) {
   return {};
 }
 
-/// A folder without run.json is empty if a removal was cut off; else it is not the run's.
+/// A folder without run.json holds run.lock at most if a removal was cut off; else it is not the
+/// run's.
 Status Planner::FindSnapshot(const Held& snapshots, const std::string& name) {
   const Result<Held> opened = Hold(snapshots->OpenFolder(name));
   if (!opened.ok() && opened.error().code == ErrorCode::kPermission) return {};
@@ -110,7 +111,10 @@ Status Planner::FindSnapshot(const Held& snapshots, const std::string& name) {
   const Held& folder = *opened;
   const Result<RunInfo> info = ReadRunInfo(*folder);
   if (!info.ok() && info.error().code == ErrorCode::kNotFound) {
-    if (IsEmpty(*folder)) plan_.items.push_back({snapshots, name});
+    PENSTOCK_ASSIGN(const bool left, EndedAtItsBeginning(*folder));
+    if (!left) return {};
+    PENSTOCK_TRY(AddFilesOfRun(folder));
+    plan_.items.push_back({snapshots, name});
     return {};
   }
   if (!info.ok() && IsForeign(*folder, run_uuid_, info.error())) return {};
@@ -245,12 +249,18 @@ Result<CleanPlan> PlanClean(const std::string& path) {
   return plan;
 }
 
-Status Clean(const CleanPlan& plan) {
-  for (const offload::RemovableState& state : plan.states) PENSTOCK_TRY(state.Remove());
+Status Clean(CleanPlan& plan) {
+  for (offload::RemovableState& state : plan.states) PENSTOCK_TRY(state.Remove());
   if (plan.replay) PENSTOCK_TRY(plan.replay->Remove());
   for (const CleanPlan::Item& item : plan.items) PENSTOCK_TRY(Remove(item));
   const CleanPlan::Item& run = plan.items.back();
-  PENSTOCK_ASSIGN(const FolderEntry left, run.in->Look(run.name));
+  PENSTOCK_ASSIGN(FolderEntry left, run.in->Look(run.name));
+  if (left.kind != FolderEntry::Kind::kNone) {
+    // On NFS the file of the lock is in RUN until the lock ends.
+    plan.lock.Release();
+    PENSTOCK_TRY(Remove(run));
+    PENSTOCK_ASSIGN(left, run.in->Look(run.name));
+  }
   return left.kind == FolderEntry::Kind::kNone ? run.in->Sync() : plan.run->Sync();
 }
 

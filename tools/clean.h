@@ -63,7 +63,7 @@ Result<CleanPlan> PlanClean(const std::string& path);
 /// Removes the states first, and each run.json when everything else that it names is gone, so that
 /// a removal that was cut off can be repeated. Errors: kNotFound if another file has taken the
 /// place of one in the plan; that file stays.
-Status Clean(const CleanPlan& plan);
+Status Clean(CleanPlan& plan);
 
 /// Returns what Clean will do, or, if `removed`, what it has done: one line for each file.
 std::string ToText(const CleanPlan& plan, bool removed);

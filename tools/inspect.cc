@@ -287,9 +287,10 @@ void AddCommits(const std::vector<CommitFinding>& found, const std::optional<uin
     } else if (i == 0) {
       text += fmt::format("damaged in {} part{}", damages.size(), damages.size() == 1 ? "" : "s");
     } else {
-      // Where the newest commit is whole, that is how it should be.
-      text += fmt::format("not whole any more: overwritten or damaged in {} part{}, first {}",
-                          damages.size(), damages.size() == 1 ? "" : "s", damages.front());
+      // Where the newest commit is whole, that is how it should be, and no drive is at fault.
+      text += fmt::format("not whole any more: overwritten or damaged in {} part{}{}",
+                          damages.size(), damages.size() == 1 ? "" : "s",
+                          found.front().damages.empty() ? "" : ", first " + damages.front());
     }
     if (doubted == name.step && i == 0) text += "; in doubt: a loss after it was not finite";
     if (taken.ok() && taken->name == name) text += "; --resume takes it";

@@ -39,9 +39,12 @@ Result<std::optional<RunLock>> AskTrainer(const Folder& run, const std::string& 
   const Interrupt interrupt("penstock: taking the request back; interrupt again to quit at once");
   while (!request.answered()) {
     Result<RunLock> lock = RunLock::TryTake(run);
-    if (lock.ok() || interrupt.requested()) request.TakeBack();
+    const bool in_use = !lock.ok() && lock.error().code == ErrorCode::kUnavailable;
+    if (!in_use || interrupt.requested()) request.TakeBack();
     // The training ended without having seen the request.
     if (lock.ok()) return std::optional(*std::move(lock));
+    // Whether it still trains cannot be known any more, and nobody might ever answer.
+    if (!in_use) return lock.error();
     if (interrupt.requested()) {
       return MakeError(ErrorCode::kCancelled,
                        "interrupted: the request is taken back, unless the copy had begun");

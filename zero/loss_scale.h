@@ -8,6 +8,7 @@
 // LossScaler). A plain value; the same steps give the same scales.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "config/config.h"
@@ -20,10 +21,11 @@ class LossScale {
   /// The scale of a new training.
   explicit LossScale(const config::LossScaling& rules);
   /// Continues from what a commit keeps. The rules may be others than before: a static scale is
-  /// theirs, and a dynamic one goes on from what the scale was.
+  /// theirs, and a dynamic one goes on from what the scale was, or from their lowest if that is
+  /// higher.
   LossScale(const config::LossScaling& rules, const offload::LossScaleState& state)
       : rules_(rules), state_(state) {
-    if (!dynamic()) state_.scale = rules.loss_scale;
+    state_.scale = dynamic() ? std::max(state.scale, rules.min_loss_scale) : rules.loss_scale;
   }
 
   /// Returns the scale of the next step.

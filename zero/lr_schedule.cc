@@ -157,6 +157,24 @@ double LearningRate(const SchedulerConfig& scheduler, double optimizer_lr, uint6
   return optimizer_lr;
 }
 
+const char* KeyOfRate(const SchedulerConfig& scheduler, uint64_t step) {
+  constexpr const char* kOptimizers = "optimizer.params.lr";
+  switch (scheduler.type) {
+    case SchedulerType::kNone:
+    case SchedulerType::kWarmupCosineLr:
+      break;
+    case SchedulerType::kWarmupLr:
+    case SchedulerType::kWarmupDecayLr:
+      return scheduler.warmup_max_lr ? "scheduler.params.warmup_max_lr" : kOptimizers;
+    case SchedulerType::kOneCycle:
+      return InCycle(scheduler.one_cycle, IterationOf(step)) ? "scheduler.params.cycle_max_lr"
+                                                             : "scheduler.params.cycle_min_lr";
+    case SchedulerType::kLrRangeTest:
+      return "scheduler.params.lr_range_test_min_lr";
+  }
+  return kOptimizers;
+}
+
 std::optional<Betas> CycledBetas(const SchedulerConfig& scheduler, uint64_t step) {
   const int64_t iteration = IterationOf(step);
   const OneCycle& cycle = scheduler.one_cycle;

@@ -23,6 +23,10 @@ namespace penstock::zero {
 /// count. Precondition: step > 0.
 double LearningRate(const config::SchedulerConfig& scheduler, double optimizer_lr, uint64_t step);
 
+/// The key of the configuration that decides the rate of optimizer step `step`: the optimizer's lr,
+/// unless the schedule has a rate of its own. Precondition: step > 0.
+const char* KeyOfRate(const config::SchedulerConfig& scheduler, uint64_t step);
+
 /// The betas of a step, of every parameter group.
 struct Betas {
   double beta1;

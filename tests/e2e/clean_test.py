@@ -136,6 +136,14 @@ class CleanTest(harness.PenstockTest):
         self.clean("--yes")
         self.assertFalse(os.path.exists(self.run_folder))
 
+    def test_what_is_left_of_a_snapshot_goes_with_the_run(self):
+        run = self.trained(make_config(), steps=2)
+        for name in ("kept", ".other.unfinished"):
+            self.make_folder(os.path.join(os.path.basename(run), "snapshots", name))
+            self.write(f"{os.path.basename(run)}/snapshots/{name}/run.lock", "")
+        self.assertEqual(harness.penstock("clean", run, "--yes").code, 0)
+        self.assertFalse(os.path.exists(run))
+
     def test_what_a_run_leaves_that_ended_before_it_had_a_run_json_stands_in_no_way(self):
         before = os.listdir(self.folder)
         for number, left in enumerate((["run.lock"], ["run.json.tmp-4711"], ["run.json.tmp-1", "run.json.tmp-2"])):
@@ -175,6 +183,20 @@ class CleanTest(harness.PenstockTest):
         for path in (folder, self.path("nowhere")):
             self.assert_fails(harness.penstock("clean", path, "--yes"), 3, path, "not the folder")
         self.assertEqual(os.listdir(folder), ["metrics.jsonl"])
+
+    def test_what_is_no_run_is_not_to_be_resumed_or_deleted(self):
+        mine, empty = self.make_folder("mine"), self.make_folder("none")
+        self.write("mine/thesis.tex", "text")
+        for out in (mine, empty):
+            for more in ([], ["--resume"], ["--resume-from", "kept"]):
+                refused, _ = self.train(make_config(), *more, steps=2, out=out)
+                self.assert_fails(refused, 2, out)
+                if out == mine or more:
+                    self.assertNotIn("remove", refused.errors[0])
+        started, _ = self.train(make_config(), steps=2, out=empty)
+        self.assertIn("remove it (rmdir)", started.errors[0])
+        os.rmdir(empty)
+        self.trained(make_config(), steps=2, out=empty)
 
 
 if __name__ == "__main__":

@@ -115,7 +115,7 @@ class NumericFailureTest(harness.PenstockTest):
         outcome, run = self.train(self.late_config(commit_every_steps=1), steps=100)
         self.assert_fails_numerically(outcome, "2 steps in a row",
                                       "the commit of step 3 was taken back", "step 2 is committed",
-                                      "--change optimizer.params.lr")
+                                      "--change scheduler.params.warmup_max_lr=")
         self.assert_committed(run, 2)
         self.assertEqual(len(read_rows(run)), 5)
 

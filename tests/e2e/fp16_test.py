@@ -156,6 +156,16 @@ class Fp16Test(harness.PenstockTest):
             self.assert_fails(outcome, TO_THE_END, key)
             self.assertNotIn("lower learning rate", outcome.errors[0])
 
+    def test_a_run_goes_on_with_the_scale_that_its_error_advises(self):
+        for fp16, advised in (({"loss_scale": 2.0**24}, "fp16.loss_scale=0"),
+                              ({"initial_scale_power": 24, "min_loss_scale": 2.0**22, "hysteresis": 1},
+                               "fp16.min_loss_scale=")):
+            outcome, run = self.train(fp16_config(fp16=fp16), steps=50)
+            self.assert_fails(outcome, TO_THE_END, "--resume --change " + advised)
+            change = advised + ("1" if advised.endswith("=") else "")
+            self.trained(fp16_config(fp16=fp16), "--resume", "--change", change, steps=24, out=run)
+            self.assertFalse(read_rows(run)[-1]["skipped"])
+
     def test_export_and_inspect_know_a_run_in_fp16(self):
         run = self.trained(fp16_config(), steps=5)
         exact, _ = self.export(run)

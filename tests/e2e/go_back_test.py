@@ -95,6 +95,15 @@ class ChangeTest(GoBackTest):
         self.assertEqual(self.info(run)["changes"][0]["old"], None)
         self.resumed(run, config=merge(self.conf, {"scheduler": scheduler}), steps=STEPS + 1)
 
+    def test_a_rate_that_the_schedule_decides_is_changed_there_and_not_in_the_optimizer(self):
+        params = {"warmup_max_lr": 1e-3, "warmup_num_steps": 2}
+        config = merge(self.conf, {"scheduler": {"type": "WarmupLR", "params": params}})
+        run = self.trained(config, steps=4)
+        self.assert_fails(self.resume(run, "--resume", *self.LR, config=config), 2,
+                          "scheduler.params.warmup_max_lr decides the learning rate")
+        self.resumed(run, "--change", "scheduler.params.warmup_max_lr=1e-4", config=config)
+        self.assertEqual([row["lr"] for row in read_rows(run)][3:], [1e-3] + [1e-4] * 4)
+
     def test_a_change_goes_with_the_commit_that_a_run_goes_back_to(self):
         run = self.trained(self.conf, steps=3)
         self.assertEqual(harness.penstock("snapshot", run, "kept").code, 0)

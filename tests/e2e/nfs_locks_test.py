@@ -1,6 +1,7 @@
-"""Every command works where locks follow NFS's rules (nfs_locks.c), and keeps others out."""
+"""Every command works where files behave as on NFS (nfs_locks.c), and keeps others out."""
 import fcntl
 import os
+import subprocess
 import unittest
 from unittest import mock
 
@@ -46,6 +47,34 @@ class NfsLocksTest(harness.PenstockTest):
                 self.does("clean", run, "--yes")
                 self.assertFalse(os.path.exists(run))
                 self.assertEqual(os.listdir(self.nvme), [])
+
+    def test_a_replay_leaves_nothing_in_the_run(self):
+        run = self.trained(self.conf, steps=3)
+        before = sorted(os.listdir(run))
+        self.does("replay", run, "--from", "latest", "--to", "4")
+        self.assertEqual(sorted(os.listdir(run)), before)
+
+    def test_a_start_that_fails_leaves_no_folder_in_the_way_of_another(self):
+        out = os.path.join(self.folder, "failed")
+        bad = make_config(dtype="bf16", param="nvme", optimizer="nvme",
+                          nvme_path=os.path.join(self.folder, "missing"))
+        for _ in range(2):
+            failed, _ = self.train(bad, steps=2, out=out)
+            self.assert_fails(failed, failed.code, "missing")
+            self.assertFalse(os.path.exists(out), os.path.exists(out) and os.listdir(out))
+
+    def test_rows_that_another_host_removed_are_named(self):
+        run = os.path.join(self.folder, "run")
+        program = self.running(
+            "train", "--model", self.make_model(), "--data", self.make_data(), "--config",
+            self.write("config.json", harness.merge(self.conf, {
+                "penstock": {"commit_every_steps": 1}})),
+            "--out", run, "--steps", "1000000", stderr=subprocess.PIPE)
+        self.wait_for_rows(run, 3, program)
+        os.unlink(os.path.join(run, "metrics.jsonl"))
+        _, stderr = program.communicate(timeout=harness.TIMEOUT_S)
+        self.assertEqual(program.returncode, 3, stderr)
+        self.assertIn("metrics.jsonl was removed while the run was being trained", stderr)
 
     def test_a_training_keeps_others_out_and_takes_snapshots_when_asked(self):
         run = os.path.join(self.folder, "run")

@@ -242,6 +242,21 @@ class TrainingRunTest(SnapshotTest):
             self.assertEqual(program.wait(harness.TIMEOUT_S), 130)
             self.assertEqual(harness.penstock("inspect", run).code, 0)
 
+    def test_a_lock_that_cannot_be_opened_ends_the_wait_for_an_answer(self):
+        run = self.path("live")
+        program = self.start(run, self.conf)
+        program.send_signal(signal.SIGSTOP)
+        asks = self.running("snapshot", run, "kept", stderr=subprocess.PIPE)
+        request = os.path.join(run, "snapshots", ".kept.request")
+        self.wait_until(lambda: os.path.exists(request), asks)
+        lock = os.path.join(run, "run.lock")
+        os.rename(lock, lock + ".aside")
+        os.mkdir(lock)
+        _, stderr = asks.communicate(timeout=harness.TIMEOUT_S)
+        self.assertEqual(asks.returncode, 3, stderr)
+        self.assertIn(lock, stderr)
+        self.assertFalse(os.path.exists(request))
+
     def test_a_name_that_is_taken_is_refused_and_training_goes_on(self):
         run = self.path("live")
         program = self.start(run, self.conf)

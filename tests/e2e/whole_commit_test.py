@@ -194,8 +194,7 @@ class DoubtTest(harness.PenstockTest):
 
     def assert_gone_back(self, outcome, run):
         self.assertEqual(outcome.code, 0, str(outcome))
-        self.assertIn("no loss that a run computed with the commit of step 3 was finite",
-                      outcome.stderr)
+        self.assertIn("the commit of step 3 gave no finite loss", outcome.stderr)
         self.assertIn("the commit of step 2 is whole and is used", outcome.stderr)
         self.assertFalse(os.path.exists(os.path.join(run, "doubt.json")))
 
@@ -214,9 +213,23 @@ class DoubtTest(harness.PenstockTest):
     def test_a_resumed_run_that_finds_its_commit_destroyed_lets_the_next_go_back(self):
         run = self.ruined()
         outcome = self.resume(run)
-        self.assert_fails(outcome, 4, "the next --resume goes back to it")
+        self.assert_fails(outcome, 4, "the next --resume resumes from the commit before",
+                          "give it --change scheduler.params.warmup_max_lr=LOWER")
         self.assertTrue(os.path.exists(os.path.join(run, "doubt.json")))
         self.assert_gone_back(self.resume(run, *self.LOWER), run)
+
+    def test_doubt_that_an_overwritten_commit_cannot_resolve_is_named_and_blames_no_drive(self):
+        run = self.ruined()
+        info = json.loads(pathlib.Path(run, "run.json").read_text(encoding="utf-8"))
+        self.write(os.path.join(run, "doubt.json"), {"state_uuid": info["state_uuid"], "step": 3})
+        state = state_of(run)
+        state.damage(state.weights[state.slot(1)])  # as the update of step 4 leaves it
+        inspected = harness.penstock("inspect", run)
+        self.assertNotIn("check the drive", inspected.stdout)
+        resumed = self.resume(run)
+        self.assertIn("the commit of step 3 gave no finite loss, and the one before is overwritten",
+                      resumed.stderr)
+        self.assertNotIn("check the drive", resumed.stderr)
 
     def test_a_run_that_takes_its_commit_back_itself_leaves_no_note(self):
         outcome, run = self.train(self.config(), steps=6)
@@ -237,6 +250,33 @@ class RanksTogetherTest(RanksTest):
         other = self.path("other")
         self.run_ranks(2, other, config, steps=6)
         self.assert_equal_bits(run, other)
+
+    def test_a_commit_that_is_left_is_named_though_rank_0_does_not_see_its_file(self):
+        """Each rank has a drive of its own at the same path."""
+        if os.geteuid() != 0:
+            self.skipTest("only root can mount")
+        nvme = self.make_folder("nvme")
+        drives = [self.make_folder(f"drive{rank}") for rank in range(2)]
+        under = {rank: ["unshare", "-m", "sh", "-c", f'mount --bind {drive} {nvme} && exec "$@"', "sh"]
+                 for rank, drive in enumerate(drives)}
+        config = self.config(penstock={"commit_every_steps": 1})
+        run = self.path("run")
+
+        def train(*more, steps):
+            with self.started(2, run, config, *more, steps=steps, under=under) as programs:
+                ended = [program.communicate(timeout=harness.TIMEOUT_S)[1] for program in programs]
+                self.assertEqual([program.returncode for program in programs], [0, 0], ended)
+            return ended
+
+        train(steps=3)
+        info = json.loads(pathlib.Path(run, "run.json").read_text(encoding="utf-8"))
+        state = State(os.path.join(drives[1], os.path.basename(info["ranks"][1]["state_paths"][0])))
+        newest = max(struct.unpack_from("<2Q", state.bytes, 120), key=lambda at: state.u64(at + 8))
+        state.damage(newest + 40, 16)
+        said = train("--resume", steps=6)[0]
+        self.assertIn("rank 1 (host ", said)
+        self.assertIn("a commit was cut off there", said)
+        self.assertIn("rank 0 holds a commit of step 3 that not all ranks hold", said)
 
     def run_ranks(self, ranks, run, config, *more, steps):
         """What each rank wrote to stderr; all must succeed."""

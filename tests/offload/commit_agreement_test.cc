@@ -15,9 +15,10 @@ HeldCommit Of(uint64_t step, uint64_t session, uint64_t sequence) {
 }
 
 void ExpectAgreed(const std::vector<Held>& of_ranks, const CommitName& expected) {
-  const Result<CommitName> agreed = AgreedCommit(of_ranks);
-  ASSERT_TRUE(agreed.ok()) << agreed.error().message;
-  EXPECT_EQ(*agreed, expected) << agreed->step << ", " << agreed->session;
+  const Result<std::vector<CommitName>> common = CommonCommits(of_ranks);
+  ASSERT_TRUE(common.ok()) << common.error().message;
+  const CommitName& newest = common->front();
+  EXPECT_EQ(newest, expected) << newest.step << ", " << newest.session;
 }
 
 TEST(CommitAgreementTest, OneRankAgreesOnItsNewestCommit) {
@@ -42,16 +43,24 @@ TEST(CommitAgreementTest, AStepOfAnotherSessionIsAnotherCommit) {
 
 TEST(CommitAgreementTest, WithoutOneEachRanksStepsAreNamed) {
   const Held both = {Of(8, 10, 2), Of(10, 10, 3)};
-  const Result<CommitName> cut_off = AgreedCommit(std::vector<Held>{both, both, {}, both});
+  const auto cut_off = CommonCommits(std::vector<Held>{both, both, {}, both});
   ASSERT_FALSE(cut_off.ok());
   EXPECT_EQ(cut_off.error().code, ErrorCode::kNotFound);
   EXPECT_THAT(cut_off.error().message,
               HasSubstr("(ranks 0-1, 3: steps 10 of session a, 8 of session a; rank 2: none)"));
-  const Result<CommitName> mixed =
-      AgreedCommit(std::vector<Held>{both, {Of(8, 11, 2)}, {Of(8, 11, 2)}});
+  const auto mixed = CommonCommits(std::vector<Held>{both, {Of(8, 11, 2)}, {Of(8, 11, 2)}});
   ASSERT_FALSE(mixed.ok());
   EXPECT_EQ(mixed.error().code, ErrorCode::kCorruption);
   EXPECT_THAT(mixed.error().message, HasSubstr("ranks 1-2: step 8 of session b"));
+}
+
+TEST(CommitAgreementTest, ANewerCommitThatSomeRanksHoldIsNamed) {
+  const Held newer = {Of(10, 1, 5), Of(8, 1, 4)};
+  const Held older = {Of(8, 1, 4)};
+  EXPECT_EQ(NewerNotice(std::vector<Held>{older, older}, {8, 1}), "");
+  EXPECT_THAT(NewerNotice(std::vector<Held>{older, newer}, {8, 1}),
+              testing::AllOf(HasSubstr("rank 1 holds a commit of step 10"),
+                             HasSubstr("the commit of step 8 counts")));
 }
 
 }  // namespace

@@ -131,9 +131,10 @@ class RanksCrashTest : public ::testing::Test {
       held.push_back((*reader)->commits());
       readers.push_back(*std::move(reader));
     }
-    const Result<CommitName> agreed = AgreedCommit(held);
-    EXPECT_TRUE(agreed.ok()) << agreed.error().message;
-    if (!agreed.ok()) return voted_;
+    const Result<std::vector<CommitName>> common = CommonCommits(held);
+    EXPECT_TRUE(common.ok()) << common.error().message;
+    if (!common.ok()) return voted_;
+    const CommitName* const agreed = &common->front();
     EXPECT_TRUE(*agreed == voted_ || agreed->step == voted_.step + 1)
         << agreed->step << " of " << agreed->session << " after " << voted_.step;
     for (const auto& reader : readers) {
@@ -215,7 +216,7 @@ TEST_F(RanksCrashTest, AFirstCommitThatARankLacksIsNone) {
   for (const auto& rank : ranks_) {
     held.push_back(StateReader::OpenToAgree(rank->paths(), StateLock::kHeld).value()->commits());
   }
-  const Result<CommitName> agreed = AgreedCommit(held);
+  const Result<std::vector<CommitName>> agreed = CommonCommits(held);
   ASSERT_FALSE(agreed.ok());
   EXPECT_EQ(agreed.error().code, ErrorCode::kNotFound);
 }

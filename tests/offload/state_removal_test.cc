@@ -43,7 +43,7 @@ class StateRemovalTest : public FolderTest {
 };
 
 TEST_F(StateRemovalTest, AFileOfTheStateIsRemoved) {
-  const auto state = RemovableState::Open(path_, uuid_);
+  auto state = RemovableState::Open(path_, uuid_);
   ASSERT_TRUE(state.ok()) << state.error().message;
   EXPECT_EQ(state->size().value, std::filesystem::file_size(path_));
   ASSERT_TRUE(state->Remove().ok());
@@ -90,7 +90,7 @@ TEST_F(StateRemovalTest, ALinkIsRefused) {
 }
 
 TEST_F(StateRemovalTest, AFileThatTookThePlaceOfTheStateStays) {
-  const auto state = RemovableState::Open(path_, uuid_);
+  auto state = RemovableState::Open(path_, uuid_);
   ASSERT_TRUE(state.ok()) << state.error().message;
   std::filesystem::rename(path_, path_ + ".aside");
   std::ofstream(path_) << "mine";

@@ -38,6 +38,7 @@ TEST(RunChanges, AreAKeyAndAValue) {
 
 TEST(RunChanges, OfTheLossScaleAreThoseThatTheProgramAdvises) {
   EXPECT_EQ(ParsedChanges({"fp16.loss_scale=512", "fp16.loss_scale_window=2000"}).size(), 2U);
+  EXPECT_EQ(ParsedChanges({"fp16.min_loss_scale=1"}).size(), 1U) << "as a message advises";
   EXPECT_THAT(ChangeRefusal({"fp16.enabled=true"}), HasSubstr("cannot be changed"));
 }
 

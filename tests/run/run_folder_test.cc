@@ -14,6 +14,7 @@ namespace penstock::train {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -50,13 +51,41 @@ TEST_F(RunFolderTest, IsMadeWithTheFoldersAboveIt) {
   EXPECT_TRUE(fs::path(folder.path()).is_absolute());
 }
 
+TEST_F(RunFolderTest, RowsAreCopiedUpToAStepWhateverLiesBehindThem) {
+  const std::string rows = "{\"step\": 1}\n{\"step\": 2}\n";
+  base_.Write("from/metrics.jsonl", rows + "{\"step\": 3}\n");
+  fs::resize_file(Path("from/metrics.jsonl"), 1 << 20);
+  base_.Write("to/metrics.jsonl", "others");
+  const Result<Folder> from = Folder::Open(Path("from"));
+  const Result<Folder> to = Folder::Open(Path("to"));
+  ASSERT_TRUE(from.ok() && to.ok());
+  ASSERT_TRUE(CopyRows(*from, *to, 2).ok());
+  EXPECT_EQ(base_.Read("to/metrics.jsonl"), rows);
+}
+
 TEST_F(RunFolderTest, ThatExistsIsRefusedAndLeftAlone) {
   base_.Write("run/metrics.jsonl", "rows");
   const Result<RunFolder> folder = RunFolder::Create(Path("run"));
   ASSERT_FALSE(folder.ok());
   EXPECT_EQ(ExitCode(folder.error().code), 2);
-  EXPECT_THAT(folder.error().message, HasSubstr("name another folder, or remove it"));
+  EXPECT_THAT(folder.error().message, AllOf(HasSubstr("no run is in it; name another folder"),
+                                            Not(HasSubstr("remove")), Not(HasSubstr("--resume"))));
   EXPECT_EQ(base_.Read("run/metrics.jsonl"), "rows");
+}
+
+TEST_F(RunFolderTest, ThatExistsIsToBeRemovedOnlyIfItIsARunOrEmpty) {
+  base_.Write("run/run.json", "{}");
+  EXPECT_TRUE(FailsWith(RunFolder::Create(Path("run")), ErrorCode::kInvalidArgument,
+                        {"--resume", "remove it (penstock clean)"}));
+  fs::create_directory(Path("empty"));
+  EXPECT_TRUE(FailsWith(RunFolder::Create(Path("empty")), ErrorCode::kInvalidArgument,
+                        {"is empty; remove it (rmdir)"}));
+}
+
+TEST_F(RunFolderTest, ThatIsNoRunIsNotOpenedAndGetsNoLock) {
+  base_.Write("mine/thesis.tex", "text");
+  EXPECT_TRUE(FailsWith(RunFolder::Open(Path("mine")), ErrorCode::kNotFound, {"run.json"}));
+  EXPECT_THAT(base_.List("mine"), ElementsAre("thesis.tex"));
 }
 
 TEST_F(RunFolderTest, ThatIsADanglingLinkIsRefused) {

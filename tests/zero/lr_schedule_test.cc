@@ -125,5 +125,22 @@ TEST(LrScheduleTest, StepsCountFromOne) {
   EXPECT_DEATH(LearningRate(SchedulerConfig{}, kOptimizerLr, 0), "check failed");
 }
 
+TEST(KeyOfRateTest, IsThatOfTheScheduleWhereItHasARateOfItsOwn) {
+  SchedulerConfig scheduler;
+  EXPECT_STREQ(KeyOfRate(scheduler, 1), "optimizer.params.lr");
+  scheduler.type = SchedulerType::kWarmupLr;
+  EXPECT_STREQ(KeyOfRate(scheduler, 1), "optimizer.params.lr");
+  scheduler.warmup_max_lr = 1e-3;
+  EXPECT_STREQ(KeyOfRate(scheduler, 1), "scheduler.params.warmup_max_lr");
+  scheduler.type = SchedulerType::kWarmupCosineLr;
+  EXPECT_STREQ(KeyOfRate(scheduler, 1), "optimizer.params.lr");
+  scheduler.type = SchedulerType::kLrRangeTest;
+  EXPECT_STREQ(KeyOfRate(scheduler, 1), "scheduler.params.lr_range_test_min_lr");
+  scheduler.type = SchedulerType::kOneCycle;
+  scheduler.one_cycle.first_step_size = 4;
+  EXPECT_STREQ(KeyOfRate(scheduler, 3), "scheduler.params.cycle_max_lr");
+  EXPECT_STREQ(KeyOfRate(scheduler, 100), "scheduler.params.cycle_min_lr");
+}
+
 }  // namespace
 }  // namespace penstock::zero

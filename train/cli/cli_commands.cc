@@ -99,7 +99,7 @@ Result<CompareOutcome> RunCompare(const CompareCommand& command) {
 }
 
 Result<std::string> RunClean(const CleanCommand& command) {
-  PENSTOCK_ASSIGN(const CleanPlan plan, PlanClean(command.run));
+  PENSTOCK_ASSIGN(CleanPlan plan, PlanClean(command.run));
   if (command.yes) PENSTOCK_TRY(Clean(plan));
   return ToText(plan, command.yes);
 }

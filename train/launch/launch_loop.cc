@@ -13,6 +13,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/message_text.h"
 #include "train/launch/rank_lines.h"
 #include "train/launch/signal_queue.h"
 
@@ -38,7 +39,8 @@ void WriteLines(const std::string& lines) {
   std::fwrite(all.data(), 1, all.size(), stderr);  // whoever does not read must not end the work
 }
 
-void Say(std::string_view line) { WriteLines(fmt::format("penstock: {}\n", line)); }
+/// A rank's name has its host's, and an error what a library says: none of it steers the terminal.
+void Say(std::string_view line) { WriteLines(fmt::format("penstock: {}\n", MessageLine(line))); }
 
 class LaunchLoop {
  public:
@@ -205,7 +207,7 @@ class LaunchLoop {
   RankLines lines_;
   const Patience patience_;
   RankFates fates_;
-  std::optional<Time> asked_until_;  ///< when ssh has read the signal that it was given
+  std::optional<Time> asked_until_;  ///< by when ssh must have read the signal
   std::vector<RankProcess> ranks_;   ///< that run
   std::optional<Failure> failure_;
   bool first_has_reported_ = false;  ///< rank 0 has ended with an error that it has said

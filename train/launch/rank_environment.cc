@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <string_view>
 
+#include "base/token.h"
+
 namespace penstock::train {
 namespace {
-
-constexpr std::string_view kTokenVariable = "PENSTOCK_JOB_TOKEN";
 
 bool IsOfALauncher(std::string_view name) {
   constexpr std::string_view kNames[] = {

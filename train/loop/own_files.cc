@@ -69,21 +69,36 @@ Error NotSeen(const Folder& run, const StateFiles& files, size_t of, size_t read
                         files.ranks.size()));
 }
 
-/// What a rank tells the others of its files.
-std::string HeldToText(const std::vector<HeldCommit>& commits) {
-  nlohmann::json json = nlohmann::json::array();
-  for (const HeldCommit& held : commits) {
-    json.push_back({held.name.step, held.name.session, held.sequence});
+/// What a rank knows of its files.
+struct Told {
+  std::vector<HeldCommit> commits;
+  std::string notice;  ///< what is damaged, for the user; empty: nothing
+};
+
+std::string ToText(const Told& told) {
+  nlohmann::json commits = nlohmann::json::array();
+  for (const HeldCommit& held : told.commits) {
+    commits.push_back({held.name.step, held.name.session, held.sequence});
   }
-  return json.dump();
+  return nlohmann::json{{"commits", commits}, {"notice", told.notice}}.dump(
+      -1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 /// Of a text that another rank made.
-std::vector<HeldCommit> HeldFromText(const std::string& text) {
-  std::vector<HeldCommit> commits;
-  for (const auto& held : nlohmann::json::parse(text)) {
-    commits.push_back({.name = {.step = held[0], .session = held[1]}, .sequence = held[2]});
+Told FromText(const std::string& text) {
+  const auto json = nlohmann::json::parse(text);
+  Told told{.commits = {}, .notice = json.at("notice")};
+  for (const auto& held : json.at("commits")) {
+    told.commits.push_back({.name = {.step = held[0], .session = held[1]}, .sequence = held[2]});
   }
-  return commits;
+  return told;
+}
+
+/// Says what the other ranks found in their files: rank 0 sees none of these, and alone is heard.
+void LogTold(const std::vector<std::string>& hosts, const std::vector<std::string>& notices) {
+  for (size_t rank = 1; rank < notices.size(); ++rank) {
+    if (notices[rank].empty()) continue;
+    LogNotice(fmt::format("rank {} (host {}): {}", rank, hosts[rank], notices[rank]));
+  }
 }
 
 /// What a rank says whose files cannot be opened: if they were never whole, that there is no
@@ -136,14 +151,22 @@ Result<ResumePoint> OpenOwnShare(const Folder& run, const StateFiles& files, Ran
   if (!opened.ok()) opened = NotOpened(run, files, ranks.world().rank, opened.error());
   PENSTOCK_ASSIGN(std::unique_ptr<StateReader> mine, ranks.Agree(std::move(opened)));
   PENSTOCK_ASSIGN(const std::vector<std::string> texts,
-                  ranks.job().Gather(HeldToText(mine->commits())));
+                  ranks.job().Gather(ToText(Told{mine->commits(), mine->notice()})));
   std::vector<std::vector<HeldCommit>> held;
-  for (const std::string& text : texts) held.push_back(HeldFromText(text));
+  std::vector<std::string> notices;
+  for (const std::string& text : texts) {
+    Told told = FromText(text);
+    held.push_back(std::move(told.commits));
+    notices.push_back(std::move(told.notice));
+  }
+  LogTold(ranks.job().hosts(), notices);
   Result<std::vector<offload::CommitName>> agreed = offload::CommonCommits(held);
   if (!agreed.ok() && agreed.error().code == ErrorCode::kNotFound) {
     agreed = NothingToResume(run, agreed.error().message);
   }
   PENSTOCK_TRY(ranks.Agree(agreed.status()));
+  const std::string left = offload::NewerNotice(held, agreed->front());
+  if (!left.empty()) LogNotice(left);
   auto share = std::make_unique<zero::CommittedShare>(std::move(mine));
   share->SetCommits(*std::move(agreed));
   return ranks.Agree(OpenResumePoint(run, std::move(share), LogNotice));

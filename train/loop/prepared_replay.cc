@@ -148,7 +148,7 @@ Result<PreparedRun> PrepareReplay(const TrainOptions& given, ModelFamilies famil
   PENSTOCK_TRY(CheckArithmetic(from, replay, machine.operators->arithmetic()));
   PENSTOCK_TRY(Fill(from, replay.other_dtype, *machine.session, *interrupt));
   PENSTOCK_ASSIGN(const Folder rows, FolderOfRows(of, replay));
-  PENSTOCK_TRY(CopyRows(rows, folder.folder()));
+  PENSTOCK_TRY(CopyRows(rows, folder.folder(), from.train.step));
   PENSTOCK_ASSIGN(MetricsWriter writer, folder.ResumeRows(from.train.step, from.row, LogNotice));
   from.state.reset();
   PreparedRun run{.folder = std::move(folder),

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,14 +22,29 @@
 #include "train/loop/run_facts.h"
 #include "train/process/log.h"
 #include "train/weights/committed_model.h"
+#include "zero/lr_schedule.h"
 
 namespace penstock::train {
 namespace {
+
+/// A schedule may have a rate of its own, and then the optimizer's changes nothing.
+Status CheckRate(const ResumePoint& from, const TrainOptions& options, const TrainJob& job) {
+  constexpr std::string_view kOptimizers = "optimizer.params.lr";
+  const char* const decides = zero::KeyOfRate(job.config.scheduler, from.train.optimizer_steps + 1);
+  const bool asked = std::ranges::any_of(
+      options.changes, [&](const RequestedChange& change) { return change.key == kOptimizers; });
+  if (!asked || decides == kOptimizers) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "--change {}: it changes nothing, because {} decides the learning rate; change "
+                   "that",
+                   kOptimizers, decides);
+}
 
 /// Returns the changes that the run makes of its numbers from here on.
 Result<std::vector<RunChange>> CheckResume(const ResumePoint& from, const TrainOptions& options,
                                            const TrainJob& job) {
   const uint64_t step = from.train.step;
+  PENSTOCK_TRY(CheckRate(from, options, job));
   PENSTOCK_ASSIGN(std::vector<RunChange> changes,
                   AcceptChanges(from.identity, IdentityOf(options, job, ""), options.changes, step,
                                 CommittedChanges(from.info.changes, step)));
@@ -174,7 +191,7 @@ Status CloseCommitted(const Continued& run, const RunFolder& folder) {
 Status CompleteEarlier(ResumePoint& from, const RunFolder& folder) {
   const std::string& uuid = from.current().run_uuid;
   RemoveUnfinishedSnapshots(folder.folder(), uuid, LogNotice);
-  const Result<std::optional<LeftScratch>> replay =
+  Result<std::optional<LeftScratch>> replay =
       FindLeftScratch(folder.folder(), ReplayScratchName(uuid));
   // If it cannot be removed, the next replay or clean says so.
   if (replay.ok() && *replay) static_cast<void>((*replay)->Remove());

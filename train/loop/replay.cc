@@ -283,7 +283,8 @@ Result<ReplayEvidence> Gather(const Replay& replay, const ReplayPass& pass) {
                           .steps = pass.record.steps(),
                           .before = std::move(before),
                           .reports = pass.record.reports(),
-                          .stopped = pass.stopped};
+                          .stopped = pass.stopped,
+                          .rate_key = pass.record.facts().rate_key};
   if (replay.command.fp32 && dtype != DType::kFloat32) {
     evidence.in_fp32 = std::move(evidence.steps);
     PENSTOCK_ASSIGN(evidence.steps, StepsOfRows(replay.run, replay.origin.step, replay.command.to));

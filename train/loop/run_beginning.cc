@@ -2,7 +2,9 @@
 
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <utility>
 
 #include "train/loop/alike.h"
@@ -14,10 +16,11 @@ namespace {
 Result<RunFolder> OpenRunToResume(const std::string& run) {
   Result<RunFolder> folder = RunFolder::Open(run);
   if (folder.ok() || folder.error().code != ErrorCode::kNotFound) return folder;
-  return MakeError(ErrorCode::kInvalidArgument,
-                   "--resume: there is no commit in {}: there is no such folder; start a new run "
-                   "without --resume",
-                   run);
+  std::error_code ignored;
+  return MakeError(ErrorCode::kInvalidArgument, "--resume: there is no commit in {}: {}", run,
+                   std::filesystem::exists(run, ignored)
+                       ? folder.error().message
+                       : "there is no such folder; start a new run without --resume");
 }
 
 std::string ToText(const Beginning& beginning) {

@@ -11,6 +11,7 @@
 #include "numerics/thresholds.h"
 #include "tools/run_numerics.h"
 #include "train/process/log.h"
+#include "zero/lr_schedule.h"
 #include "zero/session.h"
 
 namespace penstock::train {
@@ -42,6 +43,7 @@ WatchedRun WatchedRunOf(const TrainJob& job, const offload::ModelLayout& layout)
       .facts = {.dtype = config.dtype, .vocabulary = job.model.description->sizes().vocabulary},
       .elements = {}};
   RunFacts& facts = watched.facts;
+  facts.rate_key = zero::KeyOfRate(config.scheduler, 1);
   if (config.scheduler.type != config::SchedulerType::kNone) {
     facts.warmup_steps = static_cast<uint64_t>(config.scheduler.warmup_num_steps);
   }

@@ -86,14 +86,13 @@ LoopParts LoopPartsOf(PreparedRun& run, Ranks& ranks, OverflowSearch& search, Pr
           },
       .check_folder = [&run] { return run.folder ? CheckThere(*run.folder) : Status(); },
       .note_doubt =
-          [&run](const std::optional<uint64_t>& step) {
-            if (!run.folder) return Status();
+          [&run](std::optional<uint64_t> step) {
+            if (!run.folder) return;
             const Folder& folder = run.folder->folder();
             const Status noted =
                 step ? NoteDoubt(folder, {run.info.state.uuid, *step}) : RemoveDoubt(folder);
             // A run that goes on takes the commit back itself where it has to.
             if (!noted.ok()) LogNotice(noted.error().message);
-            return Status();
           },
       .watch = watch,
       .search = &search,

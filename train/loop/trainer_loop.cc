@@ -68,13 +68,18 @@ Result<LoopSummary> TrainLoop::Run() {
   const bool numeric = status.error().code == ErrorCode::kNumeric;
   // A step that was not finished has no row.
   const uint64_t failed = row_.has_value() ? row_->step : parts_.session.state().step + 1;
-  const NumericEnd end = HowItEnds();
+  const std::optional<double> loss = numeric ? LastLoss() : std::nullopt;
+  // A step that ended the run for its gradient was not finished, and its loss counts all the same.
+  if (loss) NoteDoubt(*loss);
+  const NumericEnd end = HowItEnds(loss);
   parts_.tell_failure(status.error());
   // What is committed is known when the commit that was begun has ended. A step that waited for it
   // may have failed because of it.
   static_cast<void>(AwaitCommit());
   const bool begun = begins_run_ && parts_.session.committed_step().has_value();
-  if (summary_.steps == 0 && !begun) return status.error();
+  // Numbers may speak against the commit from which the run resumed, though it did no step.
+  const bool resumed = numeric && !begins_run_ && parts_.session.committed_step().has_value();
+  if (summary_.steps == 0 && !begun && !resumed) return status.error();
   if (begun) parts_.keep_folder();
   static_cast<void>(CloseRow(Now()));  // the first failure is the one to report
   std::string message = status.error().message;
@@ -153,6 +158,7 @@ Status TrainLoop::RunStep() {
   if (number == options_.last_step) parts_.session.ExpectLastStep();
   PENSTOCK_ASSIGN(zero::Step step, parts_.session.BeginStep(micro_batches));
   PENSTOCK_TRY(parts_.model.ForwardBackward(step, inputs_, targets_));
+  computed_ = true;
   PENSTOCK_TRY(FinishCommit());
   KeepCommit();
   const double loss_scale = step.loss_scale();
@@ -160,7 +166,7 @@ Status TrainLoop::RunStep() {
   TakeNotes(std::move(outcome.notes));
   if (!alone() && options_.world.rank == 0) NameSlowRank();
   PENSTOCK_ASSIGN(const double loss, parts_.model.Loss());
-  PENSTOCK_TRY(NoteDoubt(loss));
+  NoteDoubt(loss);
 
   StepRow row;
   row.step = outcome.step;

@@ -58,8 +58,7 @@ struct LoopParts {
   /// Called after every commit, before it counts: checks that RUN still exists, with its rows.
   std::function<Status()> check_folder = [] { return Status(); };
   /// Called when it changes which commit is in doubt; see run/doubted_commit.h.
-  std::function<Status(std::optional<uint64_t> step)> note_doubt =
-      [](const std::optional<uint64_t>&) { return Status(); };
+  std::function<void(std::optional<uint64_t> step)> note_doubt = [](std::optional<uint64_t>) {};
   RunWatch* watch = nullptr;             ///< none: another rank has it, or nobody watches
   OverflowSearch* search = nullptr;      ///< none: no step is searched
   SnapshotService* snapshots = nullptr;  ///< none: nobody can ask for any
@@ -155,17 +154,21 @@ class TrainLoop {
   bool CommitDue() const;
   /// Notes the newest commit if no loss that its weights gave was finite, or that it is not in
   /// doubt any more. `loss`: of the step that is done.
-  Status NoteDoubt(double loss);
+  void NoteDoubt(double loss);
   /// If a run ends because of its numbers, takes back a commit that they speak against. Returns the
   /// text that reports it.
   std::string TakeBackDoubtfulCommit();
+  /// Whether the newest commit, of which CheckCommit says this, may give way to the one before.
+  bool MayResumeEarlier(const Status& commit) const;
   /// Returns what a failure leaves of the commits, for its message.
   std::string WhatIsCommitted(const Error& failure) const;
   /// Returns the end of a numeric failure's message: whether the commit can be resumed, or what
   /// else to do. `failed`: the step that ended the run.
   std::string HowToGoOn(uint64_t failed, const NumericEnd& end) const;
-  /// Returns what is known of the step that the run ends with.
-  NumericEnd HowItEnds() const;
+  /// Returns the loss of the last step, finished or not, if one was computed.
+  std::optional<double> LastLoss() const;
+  /// Returns what is known of the step that the run ends with. `loss`: of that step.
+  NumericEnd HowItEnds(const std::optional<double>& loss) const;
   /// Begins a commit. Training continues beside it until the next update, which needs FinishCommit.
   Status BeginCommit();
   /// Waits for the commit that was begun, if one was, and has the watch say why it was refused.
@@ -203,6 +206,7 @@ class TrainLoop {
   LoopSummary summary_;
   std::vector<int32_t> inputs_;
   std::vector<int32_t> targets_;
+  bool computed_ = false;       ///< a forward and backward was
   std::optional<StepRow> row_;  ///< of the step that has not ended
   Reading row_begin_;
   Trace::Row steps_;                    ///< of the trace, where there is one

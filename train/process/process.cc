@@ -15,6 +15,7 @@
 #include <new>
 #include <string_view>
 
+#include "base/message_text.h"
 #include "base/units.h"
 #include "train/process/log.h"
 
@@ -98,8 +99,10 @@ void KeepToAddressSpace() {
   while (!detail.empty() && (detail.back() == '\n' || detail.back() == '\r')) {
     detail.remove_suffix(1);
   }
-  for (const char c : detail) {
-    static_cast<void>(std::fputc(c == '\n' || c == '\r' ? ' ' : c, stderr));
+  // As MessageLine, which needs memory: nothing in it steers a terminal.
+  for (const char c : detail.substr(0, kMaxMessage)) {
+    const bool plain = c >= ' ' && c <= '~';
+    static_cast<void>(std::fputc(plain ? c : c == '\n' || c == '\r' ? ' ' : '?', stderr));
   }
   static_cast<void>(
       std::fputs("; the program cannot go on, and what was committed is kept\n", stderr));

@@ -9,6 +9,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Json = nlohmann::json;
 
 TEST_F(TrainLoopTest, AFailureAfterACommitSaysWhichStepIsCommitted) {
@@ -193,6 +194,100 @@ TEST_F(TrainLoopTest, ACommitInDoubtIsNotedBeforeTheNextLossAndNoLongerWhenItIsT
   model_.nan_from = 3;
   EXPECT_FALSE(Run(9).ok());
   EXPECT_THAT(doubts_, ElementsAre(std::pair(2, 2), std::pair(-1, 1)));
+}
+
+TEST_F(TrainLoopTest, ACommitInDoubtIsNotedAlsoByARunThatSkipsNoSteps) {
+  options_.config.check_grad_overflow = false;
+  options_.config.commit_every_steps = 1;
+  engine_.skip = {false, false, true};
+  model_.nan_from = 3;
+  EXPECT_TRUE(FailsWith(Run(9), ErrorCode::kNumeric,
+                        {"the gradient is not finite", "the commit of step 2 was taken back",
+                         "step 1 is committed"}));
+  EXPECT_THAT(doubts_, ElementsAre(std::pair(2, 2), std::pair(-1, 1)));
+}
+
+TEST_F(TrainLoopTest, ACommitWhoseFirstLossAfterAResumeIsNotFiniteIsNamedAndNoted) {
+  engine_.skip = {true, true};
+  model_.nan_from = 1;
+  for (const bool skips : {true, false}) {
+    options_.config.check_grad_overflow = skips;
+    engine_.resumes = zero::TrainState{{.step = 3, .optimizer_steps = 3}, {}};
+    engine_.steps.clear();
+    engine_.commits.clear();
+    model_.inputs.clear();
+    doubts_.clear();
+    std::filesystem::remove(folder_.Path("metrics.jsonl"));
+    EXPECT_TRUE(FailsWith(Run(9), ErrorCode::kNumeric,
+                          {"step 3 is committed in", "no loss that these weights gave"}));
+    EXPECT_THAT(doubts_, ElementsAre(std::pair(3, 3)));
+  }
+}
+
+TEST_F(TrainLoopTest, AResumedCommitWithAFiniteLossIsNotInDoubtThoughTheGradientEndsTheRun) {
+  options_.config.check_grad_overflow = false;
+  engine_.resumes = zero::TrainState{{.step = 3, .optimizer_steps = 3}, {}};
+  engine_.skip = {true};
+  EXPECT_TRUE(FailsWith(Run(9), ErrorCode::kNumeric,
+                        {"step 3 is committed in", "--resume repeats the steps after it"}));
+  EXPECT_THAT(doubts_, ::testing::IsEmpty());
+}
+
+TEST_F(TrainLoopTest, AResumedRunThatIsNotDurableIsNotToldOfACommitBefore) {
+  options_.config.durable = false;
+  engine_.resumes = zero::TrainState{{.step = 3, .optimizer_steps = 3}, {}};
+  engine_.skip = {true, true};
+  model_.nan_from = 1;
+  const Result<LoopSummary> summary = Run(9);
+  EXPECT_TRUE(FailsWith(summary, ErrorCode::kNumeric, {"--resume-from SNAPSHOT"}));
+  EXPECT_THAT(summary.error().message, Not(HasSubstr("the commit before")));
+}
+
+TEST_F(TrainLoopTest, TheKeyThatDecidesTheRateIsTheOneToLower) {
+  model_.nan_from = 4;
+  options_.config.commit_every_steps = 2;
+  options_.config.scheduler = {.type = config::SchedulerType::kWarmupLr, .warmup_max_lr = 0.5};
+  EXPECT_TRUE(FailsWith(Run(5), ErrorCode::kNumeric,
+                        {"--resume --change scheduler.params.warmup_max_lr=LOWER"}));
+}
+
+TEST_F(TrainLoopTest, ADamagedCommitOfADurableRunMayGiveWayToTheOneBefore) {
+  options_.config.commit_every_steps = 2;
+  model_.nan_from = 4;
+  engine_.commit_unreadable = MakeError(ErrorCode::kCorruption, "torn");
+  EXPECT_TRUE(FailsWith(
+      Run(5), ErrorCode::kNumeric,
+      {"--resume resumes from the commit before, if that is whole", "otherwise begin a new run"}));
+}
+
+TEST_F(TrainLoopTest, GivenWeightsAreAtFaultWhetherOrNotTheRunIsDurable) {
+  engine_.skip = {true, true};
+  model_.nan_from = 1;
+  for (const bool durable : {true, false}) {
+    options_.config.durable = durable;
+    engine_.steps.clear();
+    model_.inputs.clear();
+    std::filesystem::remove(folder_.Path("metrics.jsonl"));
+    EXPECT_TRUE(FailsWith(Run(9), ErrorCode::kNumeric, {"no update was applied to these weights"}));
+  }
+}
+
+TEST_F(TrainLoopTest, AStaticScaleIsBlamedOnlyIfItsOverflowsEndTheRun) {
+  options_.config.loss_scaling = config::LossScaling{.loss_scale = 128};
+  options_.config.commit_every_steps = 1;
+  engine_.refuse_commits_from = 2;
+  const Result<LoopSummary> destroyed = Run(9);
+  EXPECT_TRUE(FailsWith(destroyed, ErrorCode::kNumeric, {"destroyed", "a lower learning rate"}));
+  EXPECT_THAT(destroyed.error().message, Not(HasSubstr("fp16.loss_scale")));
+}
+
+TEST_F(TrainLoopTest, NoReplayIsNamedForGradientsThatAreAllZero) {
+  options_.config.loss_scaling = config::LossScaling{.loss_scale = 128};
+  options_.config.commit_every_steps = 1;
+  engine_.norm = 0;
+  const Result<LoopSummary> zeros = Run(30);
+  EXPECT_TRUE(FailsWith(zeros, ErrorCode::kNumeric, {"raise fp16.loss_scale"}));
+  EXPECT_THAT(zeros.error().message, Not(HasSubstr("replay")));
 }
 
 TEST_F(TrainLoopTest, AHealthyRunNotesNoDoubt) {

@@ -47,7 +47,9 @@ class ScriptedEngine final : public zero::ForwardingEngine {
   std::vector<zero::TrainState> commits;
   std::vector<bool> skip;  ///< by step; those beyond it are not skipped
   size_t fail_steps_from = std::numeric_limits<size_t>::max();
+  double norm = 2.0;  ///< of gradients that are finite
   bool fail_commit = false;
+  size_t refuse_commits_from = std::numeric_limits<size_t>::max();  ///< step whose weights are bad
   bool commit_is_lost = false;
   std::optional<Error> commit_unreadable;  ///< for another reason
   zero::EngineCounters totals;
@@ -67,7 +69,7 @@ class ScriptedEngine final : public zero::ForwardingEngine {
     totals.nvme_write_bytes += 12;
     const bool skipped = steps.size() <= skip.size() && skip[steps.size() - 1];
     return zero::GradientNorm::Value{
-        .norm = skipped ? std::numeric_limits<double>::infinity() : 2.0, .finite = !skipped};
+        .norm = skipped ? std::numeric_limits<double>::infinity() : norm, .finite = !skipped};
   }
   Status UpdateStep(double) override { return {}; }
   Status SkipStep() override { return {}; }
@@ -82,6 +84,9 @@ class ScriptedEngine final : public zero::ForwardingEngine {
     if (!committing_.has_value()) return {};
     const zero::TrainState state = *std::exchange(committing_, std::nullopt);
     if (fail_commit) return MakeError(ErrorCode::kOutOfSpace, "no space");
+    if (state.step >= refuse_commits_from) {
+      return MakeError(ErrorCode::kNumeric, "the last update has destroyed the weights");
+    }
     totals.nvme_commit_bytes += 100;
     commits.push_back(state);
     return {};
@@ -102,6 +107,13 @@ class ScriptedEngine final : public zero::ForwardingEngine {
   Bytes host_peak() const override { return 5_MiB; }
   const zero::EngineOptions& options() const override { return made_with; }
   zero::EngineOptions made_with;
+
+  /// The commit from which the run resumes; none: it is a new one.
+  std::optional<zero::TrainState> resumes;
+  Result<zero::TrainState> Adopt() override {
+    commits.push_back(*resumes);
+    return *resumes;
+  }
 
   // The loop leaves the rest to the model and to the trainer.
   Status FillTiles(const zero::TileFill&) override { return {}; }
@@ -184,7 +196,7 @@ class TrainLoopTest : public ::testing::Test {
     Progress progress({.out = stderr, .terminal = false, .every = 0});
     engine_.made_with = {.config = options_.config, .seed = 9};
     zero::Session session(engine_);
-    EXPECT_TRUE(session.Initialize({}).ok());
+    EXPECT_TRUE(engine_.resumes ? session.Adopt().ok() : session.Initialize({}).ok());
     TrainLoop loop({.session = session,
                     .model = model_,
                     .data = *data,
@@ -198,11 +210,11 @@ class TrainLoopTest : public ::testing::Test {
                       if (engine_.commits.size() < gone_after_) return {};
                       return MakeError(ErrorCode::kNotFound, "RUN was removed");
                     },
-                    .note_doubt = [this](const std::optional<uint64_t>& step) -> Status {
-                      doubts_.emplace_back(step ? static_cast<int>(*step) : -1,
-                                           engine_.commits.back().step);
-                      return {};
-                    }},
+                    .note_doubt =
+                        [this](std::optional<uint64_t> step) {
+                          doubts_.emplace_back(step ? static_cast<int>(*step) : -1,
+                                               engine_.commits.back().step);
+                        }},
                    options_);
     return loop.Run();
   }
