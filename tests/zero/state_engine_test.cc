@@ -143,7 +143,7 @@ TEST_F(StateEngineTest, NoUpdateBeginsAfterACommitForWhichTheVoteFailed) {
       BuildSchedule(options.model, layout, plan->shared_slots, UpdateStart::kGradient);
   const auto engine = StateEngine::Create(options, layout, schedule, *plan, {});
   ASSERT_TRUE(engine.ok()) << engine.error().message;
-  ASSERT_TRUE((*engine)->FillTiles(FillFromTensors(layout, ToyWeights, 0), /*at_once=*/true).ok());
+  ASSERT_TRUE((*engine)->FillTiles(FillFromTensors(layout, ToyWeights, 0)).ok());
   (*engine)->BeginCommit({{.step = 0}, "{}"}, [] { return Status(); });
   ASSERT_TRUE((*engine)->FinishCommit().ok());
   (*engine)->BeginCommit({{.step = 1}, "{}"}, [] { return Status(); });
