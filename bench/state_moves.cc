@@ -251,7 +251,7 @@ Result<double> Move(const std::string& folder, int threads) {
   const ShardLayout layout = LayoutOf(tiles, kOtherTileElements);
   PENSTOCK_ASSIGN(Store store, CreateStore(layout, folder, kOtherUuid));
   PENSTOCK_ASSIGN(const TileFill fill, FillFromState(layout, *from));
-  const Result<double> rate = Fill(layout, store, fill, threads);
+  Result<double> rate = Fill(layout, store, fill, threads);
   std::filesystem::remove(PathsIn(folder, kOtherUuid).front());
   return rate;
 }

@@ -132,10 +132,11 @@ Schedule InOrder(const ShardLayout& layout) {
 int Main(int pairs, uint32_t tiles, bool dma) {
   const ShardLayout layout = Weights(tiles);
   const Schedule schedule = InOrder(layout);
-  auto engine = aio::CreateEngine({.thread_count = 4, .simulate = aio::SimulatedDrive{}});
-  if (!engine.ok()) return 1;
-  if (dma) *engine = std::make_unique<DmaEngine>(*std::move(engine));
-  aio::Engine* const engines[] = {engine->get()};
+  auto created = aio::CreateEngine({.thread_count = 4, .simulate = aio::SimulatedDrive{}});
+  if (!created.ok()) return 1;
+  std::unique_ptr<aio::Engine> engine = *std::move(created);
+  if (dma) engine = std::make_unique<DmaEngine>(std::move(engine));
+  aio::Engine* const engines[] = {engine.get()};
   auto file = StateFile::Create(
       layout, {.folders = {std::filesystem::temp_directory_path()}, .simulated = true}, engines);
   if (!file.ok()) return 1;
