@@ -141,7 +141,7 @@ class CommandLineTest(RefusalTest):
     def test_run_that_exists(self):
         run = self.make_folder("taken")
         outcome, _ = self.train(CONFIG, out=run, steps=1)
-        self.assert_fails(outcome, 2, "taken", "name another folder, or remove it")
+        self.assert_fails(outcome, 2, "taken", "it is empty; remove it (rmdir), or name another folder")
         self.assertEqual(os.listdir(run), [])
 
     def test_paths_that_are_not_utf_8(self):
