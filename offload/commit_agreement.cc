@@ -94,7 +94,7 @@ std::string NewerNotice(std::span<const std::vector<HeldCommit>> of_ranks,
     return fmt::format(
         "rank {} holds a commit of step {} that not all ranks hold: the run ended before it was "
         "complete, or another rank's was damaged since; the commit of step {} counts, and --resume "
-        "resumes from it",
+        "starts from it",
         rank, newest.step, common.step);
   }
   return {};

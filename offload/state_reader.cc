@@ -295,7 +295,7 @@ Status StateReader::ReadCommits() {
                      "state file {}: {}there is no other commit", path, damage);
   }
   notice_ = fmt::format(
-      "state file {}: {}{}the commit of step {} in the other place holds, and --resume resumes "
+      "state file {}: {}{}the commit of step {} in the other place holds, and --resume starts "
       "from it",
       path, damage,
       cut_off ? "a commit was cut off there when the run was killed, or it was damaged since; "

@@ -205,7 +205,7 @@ class TornWriteTest(StateTest):
                     self.assertRegex(outcome.errors[0],
                                      rf"{re.escape(self.file)}: the commit place at offset {place} "
                                      r"does not hold .*; the commit of step 4 in the other place "
-                                     r"holds, and --resume goes on from it$")
+                                     r"holds, and --resume starts from it$")
                 tensors = self.export(self.run_folder)[0]
                 self.assertEqual(tensors, self.after if whole else self.before)
 

@@ -174,7 +174,7 @@ Check EndCheck(const RunRecord& facts) {
   }
   if (!facts.has_summary) {
     return WarnCheck("run end", "no summary.json: it runs, was killed, or failed",
-                     "penstock train --resume goes on from its last commit");
+                     "penstock train --resume starts from its last commit");
   }
   return OkCheck("run end", facts.interrupted ? "interrupted by a signal" : "finished");
 }
