@@ -272,7 +272,7 @@ class MistakesAreRefused(OptimizerTest):
         train(model, optimizer, 1)
         saved = optimizer.state_dict()
         train(model, optimizer, 1)
-        saved["penstock"]["step"] = 7
+        saved["penstock"].update(step=7, engine_step=7)
         self.refuse(InvalidArgumentError, ["step 7"], optimizer.load_state_dict, saved)
         train(model, optimizer, 1)  # nothing was given up
         saved["penstock"]["snapshot"] = optimizer.snapshot(os.path.join(self.folder, "copy"))
