@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "offload/checksum.h"
 #include "offload/commit_agreement.h"
 
 namespace penstock::offload {
@@ -55,10 +56,7 @@ Result<std::string> UseWholeCommit(State& state) {
 }
 
 /// Whether an operation failed because of what was read.
-inline bool IsDamage(const Status& status) {
-  return !status.ok() &&
-         (status.error().code == ErrorCode::kCorruption || status.error().code == ErrorCode::kIo);
-}
+inline bool IsDamage(const Status& status) { return !status.ok() && IsReadDamage(status.error()); }
 
 /// Whether an operation on the newest commit may succeed with another one: it failed because of
 /// what was read, and there is another.

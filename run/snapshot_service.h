@@ -44,11 +44,11 @@ class SnapshotService {
   bool Requested() const { return !Open().empty(); }
   bool copying() const { return copying_; }
   void Wait();
-  /// To be called after a commit: takes the requested snapshots of it. Failures are reported to
-  /// whoever asked, and told; training continues.
+  /// To be called after a commit: takes the requested snapshots of it. The program that asked
+  /// learns of a failure, and so does `notify`; training continues.
   void CommitMade();
-  /// Keeps the newest commit as an automatic snapshot, of which `keep` stay. Failures are told;
-  /// training continues. Precondition: two slots.
+  /// Keeps the newest commit as an automatic snapshot, of which `keep` stay. `notify`
+  /// is told of failures; training continues. Precondition: two slots.
   void KeepAutomatically(uint64_t keep);
 
  private:
