@@ -1,14 +1,17 @@
 """File systems of their own for tests, in sparse files: mounted, filled, and shut down."""
 
 import fcntl
+import glob
 import os
 import shutil
 import struct
 import subprocess
+import time
 
 TOOLS = {"xfs": ["mkfs.xfs", "-q"], "ext4": ["mkfs.ext4", "-q"]}
 _SHUTDOWN = 0x8004587D  # XFS_IOC_GOINGDOWN, EXT4_IOC_SHUTDOWN
 _NO_LOG_FLUSH = 2
+_PATIENCE_S = 120.0
 
 
 class NotHere(Exception):
@@ -47,10 +50,27 @@ class LoopFileSystem:
         self.mounted = True
 
     def unmount(self) -> None:
-        """Nobody may have a file open there."""
+        """Nobody may have a file open there. A mount namespace that another test made meanwhile has a
+        copy of the mount; the file system lives until that is gone, and a new mount would be it."""
         if self.mounted:
             subprocess.run(["umount", self.path], check=True)
+            deadline = time.monotonic() + _PATIENCE_S
+            while self._attached():
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{self.image} is still mounted in another mount namespace")
+                time.sleep(0.01)
         self.mounted = False
+
+    def _attached(self) -> bool:
+        """Whether a loop device still has the image."""
+        for name in glob.glob("/sys/block/loop*/loop/backing_file"):
+            try:
+                with open(name, encoding="utf-8") as file:
+                    if file.read().strip() == os.path.realpath(self.image):
+                        return True
+            except OSError:  # it went meanwhile
+                pass
+        return False
 
     def free(self) -> int:
         """Bytes that are free for everybody."""
