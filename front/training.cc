@@ -62,6 +62,7 @@ Status Training::BeginStep() {
         "{}; lower the learning rate or the loss scale, and resume from the last commit",
         streaks.error().message);
   }
+  PENSTOCK_TRY(Keep(states().BeginStep(0, counts().optimizer_steps + 1)));
   life_.BeginStep();
   use_ = 0;
   return {};
@@ -166,11 +167,7 @@ Result<zero::GradientNorm::Value> Training::Norm() {
   PENSTOCK_TRY(AwaitCopies());
   PENSTOCK_TRY(inbox_->CompleteAll(copy_threads()));
   PENSTOCK_TRY(FinishCommit());  // an update would change the tiles that it reads
-  if (home_ == nullptr) {
-    norm_ = state_->WaitForNorm();
-    return *norm_;
-  }
-  Result<zero::GradientNorm::Value> norm = home_->states().FinishGradients();
+  Result<zero::GradientNorm::Value> norm = states().FinishGradients();
   PENSTOCK_TRY(Keep(norm.status()));
   norm_ = *norm;
   return *norm_;
@@ -207,13 +204,8 @@ Result<std::vector<zero::GroupSpec>> Training::GroupsOf(
 
 Status Training::Update(std::vector<zero::GroupSpec> groups, double grad_scale) {
   const double lr = groups.front().lr.value_or(0);
-  states().SetGroups(std::move(groups));
-  PENSTOCK_TRY(states().BeginStep(lr, counts().optimizer_steps + 1));
-  if (home_ != nullptr) return home_->states().UpdateStep(grad_scale);
-  if (!state_->takes_two_passes()) return state_->UpdateStep(grad_scale);
-  PENSTOCK_ASSIGN(const std::span<const kernels::TrustSums> sums, state_->SumForTrust(grad_scale));
-  const kernels::TrustSums* const mine[] = {sums.data()};
-  return state_->UpdateStep(grad_scale, state_->trust().ByTensor(mine));
+  states().SetGroups(std::move(groups), lr);
+  return states().UpdateStep(grad_scale);
 }
 
 Result<Outcome> Training::EndStep(std::span<const GroupScalars> groups, double max_norm,
@@ -233,7 +225,7 @@ Result<Outcome> Training::EndStep(std::span<const GroupScalars> groups, double m
   CloseStep();
   if (order) {
     auto schedule = std::make_unique<offload::Schedule>(PlanSchedule(*order));
-    if (state_ != nullptr) state_->SetSchedule(*schedule);
+    states().SetOrder(*order);
     schedule_ = std::move(schedule);
     step_start_ = 0;
   } else {
@@ -261,7 +253,7 @@ Status Training::DropStep() {
   if (norm_) {
     PENSTOCK_TRY(states().SkipStep());
   } else {
-    PENSTOCK_TRY(Keep(states().DropGradients(inbox_->tiles())));
+    PENSTOCK_TRY(Keep(states().DropStep()));
   }
   life_.DropStep();
   CloseStep();

@@ -31,9 +31,9 @@
 #include "front/unit_memory.h"
 #include "offload/layout.h"
 #include "offload/schedule.h"
-#include "zero/caller_states.h"
 #include "zero/committed_state.h"
 #include "zero/state_engine.h"
+#include "zero/state_port.h"
 #include "zero/step_life.h"
 #include "zero/tile_fill.h"
 
@@ -92,7 +92,8 @@ class Training {
   const offload::ShardLayout& layout() const { return plan_.layout; }
   const config::Config& config() const { return plan_.engine.config; }
   uint32_t slots() const { return plan_.slots; }
-  const zero::CallerStates& engine() const { return states(); }
+  const zero::StatePort& engine() const { return states(); }
+  const zero::StateIo& io() const { return home_ != nullptr ? home_->states().io() : state_->io(); }
   const std::vector<std::string>& notices() const { return plan_.notices; }
   const std::vector<std::string>& warnings() const { return plan_.warnings; }
   /// The text of the commit from which it continued; none if it is new.
@@ -137,7 +138,7 @@ class Training {
                    CuStream stream);
   uint64_t TimeOf(offload::ModuleId module);
   void SetTime(uint64_t time);
-  zero::CallerStates& states() const {
+  zero::StatePort& states() const {
     if (home_ != nullptr) return home_->states();
     return *state_;
   }
@@ -145,7 +146,7 @@ class Training {
   /// How many threads copy and add up what is in host memory: as many as compute otherwise, which
   /// wait meanwhile. Where a GPU computes, those that update have nothing to do in a backward.
   int copy_threads() const {
-    const zero::ThreadCounts& counts = states().io().threads.counts;
+    const zero::ThreadCounts& counts = io().threads.counts;
     return plan_.cuda ? std::max(counts.compute, counts.optimizer) : counts.compute;
   }
   Status CheckDevice() const;

@@ -107,15 +107,15 @@ Status Training::Build() {
   } else {
     zero::ComputeDevice device;  // the caller's CPU, unless memory of a GPU will be given
     if (plan_.cuda) device = {.kind = device::Kind::kCuda, .pci_bus_id = CurrentPciBusId()};
-    PENSTOCK_ASSIGN(
-        state_, zero::StateEngine::Create(plan_.engine, plan_.layout, *schedule_, memory, device));
+    PENSTOCK_ASSIGN(state_, zero::StateEngine::Create(plan_.engine, plan_.layout, memory, device));
   }
   PENSTOCK_TRY(BuildInbox());
   PENSTOCK_TRY(room_.Create(plan_.arriving));
-  for (const std::span<std::byte> memory_of : {states().memory(), room_.bytes()}) {
+  for (const std::span<std::byte> memory_of :
+       {home_ != nullptr ? home_->states().memory() : state_->memory(), room_.bytes()}) {
     KeepFromChildren(memory_of);
   }
-  const std::vector<std::string>& notices = states().io().notices;
+  const std::vector<std::string>& notices = states().notices();
   plan_.notices.insert(plan_.notices.end(), notices.begin(), notices.end());
   return {};
 }

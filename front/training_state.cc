@@ -59,13 +59,13 @@ Status Training::CheckWatched() const {
   const Status whole = watch_ ? watch_->Check() : Status();
   if (whole.ok() || whole.error().code != ErrorCode::kNotFound) return {};
   return MakeError(ErrorCode::kNotFound, "{}; step {} is committed in {}", whole.error().message,
-                   counts().step, fmt::join(states().io().paths, ", "));
+                   counts().step, fmt::join(states().state_paths(), ", "));
 }
 
 Status Training::CopyCommit(const std::vector<std::string>& paths) {
   PENSTOCK_TRY(CheckReady());
   PENSTOCK_TRY(FinishCommit());
-  const std::vector<std::string>& from = states().io().paths;
+  const std::vector<std::string>& from = states().state_paths();
   const std::optional<uint64_t> committed = life_.commits().newest();
   if (!committed) {
     return MakeError(ErrorCode::kNotFound, "nothing was committed yet in {}; commit first",

@@ -11,8 +11,8 @@
 #include "base/result.h"
 #include "device/device.h"
 #include "offload/layout.h"
-#include "zero/engine.h"
 #include "zero/model.h"
+#include "zero/state_port.h"
 #include "zero/step_note.h"
 
 namespace penstock::zero {
