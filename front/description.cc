@@ -60,6 +60,14 @@ ordered_json EnginesDeviceBytes(const DeviceHomeBytes& bytes) {
           {"total", bytes.total().value}};
 }
 
+/// The newest commit; null if there is none.
+ordered_json CommitJson(const zero::CommitLife& commits) {
+  if (!commits.newest()) return nullptr;
+  return {{"step", *commits.newest()},
+          {"confirmed", commits.confirmed()},
+          {"doubtful", commits.doubtful()}};
+}
+
 }  // namespace
 
 std::string DescribeTraining(const Training& training) {
@@ -67,6 +75,8 @@ std::string DescribeTraining(const Training& training) {
   const config::Config& config = training.config();
   const ordered_json json{{"step", training.counts().step},
                           {"optimizer_steps", training.counts().optimizer_steps},
+                          {"loss_scale", training.loss_scale()},
+                          {"commit", CommitJson(training.life().commits())},
                           {"uuid", io.uuid},
                           {"state_paths", io.paths},
                           {"continued", training.continued().has_value()},
@@ -94,7 +104,7 @@ std::string DescribeCounters(const Training& training) {
                           {"nvme_verify_bytes", counters.nvme_verify_bytes},
                           {"evictions", counters.evictions},
                           {"updates", counters.updates},
-                          {"late_uses", training.late_uses()},
+                          {"late_uses", training.life().late_uses()},
                           {"gradient_waits", training.gradient_waits()},
                           {"registered_bytes", training.registered_bytes().value},
                           {"host_peak_bytes", training.engine().host_peak().value}};

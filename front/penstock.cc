@@ -322,6 +322,18 @@ int penstock_gradient_on(penstock_engine* engine, uint32_t unit, uint32_t tensor
   });
 }
 
+int penstock_report_loss(penstock_engine* engine, double loss) {
+  return With(engine, [&](Training& training) { return training.ReportLoss(loss); });
+}
+
+int penstock_loss_scale(penstock_engine* engine, double* scale) {
+  return With(engine, [&](Training& training) -> Status {
+    if (scale == nullptr) return Missing("the place of the loss scale");
+    *scale = training.loss_scale();
+    return {};
+  });
+}
+
 int penstock_norm(penstock_engine* engine, double* norm, int* finite) {
   return With(engine, [&](Training& training) -> Status {
     if (norm == nullptr || finite == nullptr) return Missing("a place of the norm");
@@ -366,6 +378,16 @@ int penstock_begin_commit(penstock_engine* engine, const char* json) {
 
 int penstock_finish_commit(penstock_engine* engine) {
   return With(engine, [](Training& training) { return training.FinishCommit(); });
+}
+
+int penstock_take_back_commit(penstock_engine* engine, int* taken_back, uint64_t* step) {
+  return With(engine, [&](Training& training) -> Status {
+    if (taken_back == nullptr || step == nullptr) return Missing("the place of the answer");
+    PENSTOCK_ASSIGN(const std::optional<uint64_t> taken, training.TakeBackDoubtfulCommit());
+    *taken_back = taken ? 1 : 0;
+    *step = taken.value_or(0);
+    return {};
+  });
 }
 
 int penstock_watch(penstock_engine* engine, const char* folder, const char* const* names,

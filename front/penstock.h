@@ -9,6 +9,7 @@
  *     penstock_use(engine, unit, PENSTOCK_FORWARD, to)      brings a unit's weights
  *     penstock_use(engine, unit, PENSTOCK_BACKWARD, to)
  *     penstock_gradient(engine, unit, tensor, values, dtype) adds a micro-batch's gradient
+ *     penstock_report_loss(engine, loss)                    with the option "reports_loss"
  *     penstock_end_step(engine, groups, …)                  norm, clipping, update; returns early
  *   penstock_begin_commit(engine, json), penstock_finish_commit(engine)
  *   penstock_close(engine)
@@ -49,7 +50,7 @@ extern "C" {
 #endif
 
 /* Changes whenever a function or a structure of this header changes. */
-#define PENSTOCK_ABI 4
+#define PENSTOCK_ABI 5
 
 typedef struct penstock_engine penstock_engine;
 
@@ -199,14 +200,26 @@ PENSTOCK_API int penstock_use_tensors_on(penstock_engine* engine, uint32_t unit,
  * for all copies of the step, in both directions. */
 PENSTOCK_API int penstock_gradient_on(penstock_engine* engine, uint32_t unit, uint32_t tensor,
                                       const void* values, int dtype, void* stream);
+/* Reports the mean loss of the step's forward, once a step and before it ends. Engines with the
+ * option "reports_loss" take one with each step, and no others take any. A loss that is not finite
+ * skips the step, and speaks against the newest commit; a finite one confirms that. While a loss
+ * speaks against it and none for it, penstock_begin_commit fails with PENSTOCK_NUMERIC, and after
+ * two losses in a row that are not finite no step begins. A step that is dropped says as much about
+ * a commit. */
+PENSTOCK_API int penstock_report_loss(penstock_engine* engine, double loss);
+/* Writes by what the loss of the open step is to be multiplied before its backward, or that of the
+ * next step, if none is open: with the option "scales_loss" the engine's loss scale, static or
+ * dynamic as the configuration's fp16 has it; else 1. */
+PENSTOCK_API int penstock_loss_scale(penstock_engine* engine, double* scale);
 /* Waits until the norm of the step's gradient is known: of all gradients as they were given, with
  * the loss scale. Every trained tensor must have one. More gradients of this step are refused
  * afterwards. */
 PENSTOCK_API int penstock_norm(penstock_engine* engine, double* norm, int* finite);
 /* Ends the step. `groups`: the scalars of each parameter group that has trained tensors, in the
  * order of the model. `max_norm`: clips to it, 0: the configuration's gradient_clipping. The
- * gradient is divided by `loss_scale`, which is 1 without loss scaling. A gradient that is not
- * finite skips the step. Returns when the updates have begun. */
+ * gradient is divided by `loss_scale`, which is 1 without loss scaling; with the option
+ * "scales_loss" give 0 for the engine's. A gradient that is not finite skips the step. Returns when
+ * the updates have begun. */
 PENSTOCK_API int penstock_end_step(penstock_engine* engine, const penstock_group* groups,
                                    uint32_t count, double max_norm, double loss_scale,
                                    penstock_outcome* outcome);
@@ -221,6 +234,11 @@ PENSTOCK_API int penstock_drain(penstock_engine* engine);
 PENSTOCK_API int penstock_begin_commit(penstock_engine* engine, const char* json);
 /* Waits for the commit that was begun, if any: then it is durable, or the call says why not. */
 PENSTOCK_API int penstock_finish_commit(penstock_engine* engine);
+/* For the end of a training whose steps report losses: takes the newest commit back if losses speak
+ * against it and there is one before it, which is then the newest again. `*taken_back`: 1 if it
+ * did; then `*step` is the step of the commit that is gone, and the engine has ended. */
+PENSTOCK_API int penstock_take_back_commit(penstock_engine* engine, int* taken_back,
+                                           uint64_t* step);
 /* Says in which folder the caller keeps what leads to the state, and which files of it must stay as
  * they are now; replaces what was said before. From now on a commit counts only if the path still
  * leads to that folder and the files are still in it: penstock_finish_commit and all calls after it

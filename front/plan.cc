@@ -52,6 +52,13 @@ void Adapt(config::Config& config, bool cuda, std::vector<std::string>* notices)
       "parameters are there as well");
 }
 
+Status CheckLossScale(const Options& options, const config::Config& config) {
+  if (!options.scales_loss || config.loss_scaling) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "options: scales_loss is true, and the configuration does not say how; enable "
+                   "fp16 in it, or leave scales_loss out");
+}
+
 /// What states at home on the device take there.
 DeviceHomeBytes OnDevice(const Plan& plan) {
   const config::Config& config = plan.engine.config;
@@ -130,6 +137,7 @@ Result<Plan> MakePlan(const std::string& config_text, const std::string& model,
   PENSTOCK_ASSIGN(plan.engine.model, ParseModel(model));
   plan.notices = config::NoticesOf(config);
   PENSTOCK_TRY(CheckFolders(options, config));
+  PENSTOCK_TRY(CheckLossScale(options, config));
   Adapt(config, options.cuda, &plan.notices);
   plan.on_device = config.optimizer_home == Tier::kDevice;
   plan.engine.model.gives_gradients = plan.on_device;
@@ -149,6 +157,8 @@ Result<Plan> MakePlan(const std::string& config_text, const std::string& model,
   plan.engine.seed = options.seed;
   plan.reading = (plan.layout.largest_weight() + plan.layout.largest_record()) * 2;
   plan.cuda = options.cuda;
+  plan.reports_loss = options.reports_loss;
+  plan.scales_loss = options.scales_loss;
   PENSTOCK_ASSIGN(plan.engine.host_memory, HostLimit(options, config));
   if (plan.cuda && !plan.on_device) PlanRoom(plan);
   plan.engine.host_reserved = plan.sums + plan.reading + plan.arriving;

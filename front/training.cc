@@ -13,7 +13,7 @@ using offload::TileId;
 }  // namespace
 
 void Training::Abandon() noexcept {
-  if (!session_->life().failure().ok()) return;
+  if (!life().failure().ok()) return;
   session_->Fail(MakeError(ErrorCode::kUnavailable,
                            "a call of this training ended for want of memory; go on from the last "
                            "commit"));
@@ -21,13 +21,12 @@ void Training::Abandon() noexcept {
 
 Status Training::CheckReady() {
   if (copies_ != nullptr) PENSTOCK_TRY(Keep(copies_->status()));
-  const zero::StepLife& life = session_->life();
-  PENSTOCK_TRY(life.failure());
-  if (life.filled()) return {};
+  PENSTOCK_TRY(life().failure());
+  if (life().filled()) return {};
   return MakeError(ErrorCode::kInvalidArgument,
                    "the weights of {} units are missing, of {} first; fill every unit before it is "
                    "used",
-                   life.unfilled(), plan_.layout.module(life.FirstUnfilled()).name);
+                   life().unfilled(), plan_.layout.module(life().FirstUnfilled()).name);
 }
 
 Status Training::CheckUnit(uint32_t unit) const {
@@ -124,21 +123,51 @@ Result<zero::GradientNorm::Value> Training::Norm() {
   return step_->Norm();
 }
 
-Status Training::CheckGroups(size_t count, double max_norm, double loss_scale) const {
-  const std::vector<zero::GroupSpec>& groups = plan_.engine.model.groups;
-  const auto trained =
-      static_cast<size_t>(std::ranges::count(groups, false, &zero::GroupSpec::frozen));
-  if (count != trained) {
+/// One loss a step: that of its micro-batches is their mean.
+Status Training::ReportLoss(double loss) {
+  PENSTOCK_TRY(CheckReady());
+  if (!plan_.reports_loss) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "a loss was reported, and the engine was made without the option "
+                     "\"reports_loss\"; make it with it, or report none");
+  }
+  PENSTOCK_TRY(BeginStep());
+  if (!session_->awaits_loss()) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "the loss of step {} was reported twice; report the mean loss of its "
+                     "micro-batches once",
+                     counts().step + 1);
+  }
+  step_->ReportLoss(loss);
+  return {};
+}
+
+Status Training::CheckEnd(size_t groups, double max_norm, double loss_scale) {
+  const auto trained = static_cast<size_t>(
+      std::ranges::count(plan_.engine.model.groups, false, &zero::GroupSpec::frozen));
+  if (groups != trained) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "the step ends with the scalars of {} parameter groups, and the model has {} "
                      "that are trained; give one for each",
-                     count, trained);
+                     groups, trained);
   }
-  if (!(max_norm >= 0) || !(loss_scale > 0) || !std::isfinite(loss_scale)) {
+  const bool scaled = loss_scale > 0 && std::isfinite(loss_scale);
+  if (!(max_norm >= 0) || (!plan_.scales_loss && !scaled)) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "the step ends with max_norm {} and loss_scale {}; give a max_norm of 0 or "
                      "more, and a positive loss_scale",
                      max_norm, loss_scale);
+  }
+  if (plan_.scales_loss && loss_scale != 0 && loss_scale != this->loss_scale()) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "the step ends with loss_scale {}, and the engine's is {}; scale by that, and "
+                     "give it or 0",
+                     loss_scale, this->loss_scale());
+  }
+  if (step_ && session_->awaits_loss()) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "step {} ends before its loss was reported; report it first, or drop the step",
+                     counts().step + 1);
   }
   return {};
 }
@@ -156,8 +185,9 @@ Result<std::vector<zero::GroupSpec>> Training::GroupsOf(
 Result<zero::StepOutcome> Training::EndStep(std::span<const GroupScalars> groups, double max_norm,
                                             double loss_scale) {
   PENSTOCK_TRY(CheckReady());
-  PENSTOCK_TRY(CheckGroups(groups.size(), max_norm, loss_scale));
-  zero::StepEnd end{.scalars = {.gradient_clipping = {}, .loss_scale = loss_scale}};
+  PENSTOCK_TRY(CheckEnd(groups.size(), max_norm, loss_scale));
+  zero::StepEnd end;
+  if (!plan_.scales_loss) end.scalars.loss_scale = loss_scale;
   if (max_norm > 0) end.scalars.gradient_clipping = max_norm;
   PENSTOCK_ASSIGN(end.groups, GroupsOf(groups));
   PENSTOCK_TRY(Norm().status());

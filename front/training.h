@@ -60,10 +60,12 @@ class Training {
   Status UseOn(uint32_t unit, UseKind kind, const UnitMemory& to, CuStream stream);
   Status GradientOn(uint32_t unit, uint32_t tensor, const void* values, DType dtype,
                     CuStream stream);
+  Status ReportLoss(double loss);
   Result<zero::GradientNorm::Value> Norm();
   Result<zero::StepOutcome> EndStep(std::span<const GroupScalars> groups, double max_norm,
                                     double loss_scale);
   Status DropStep();
+  Result<std::optional<uint64_t>> TakeBackDoubtfulCommit();
   Status Drain();
   Status BeginCommit(std::string json);
   Status FinishCommit();
@@ -95,8 +97,10 @@ class Training {
   /// The text of the commit from which it continued; none if it is new.
   const std::optional<std::string>& continued() const { return continued_; }
   bool moved() const { return moved_; }
-  const offload::CommitHead& counts() const { return session_->state(); }
-  uint64_t late_uses() const { return session_->late_uses(); }
+  const offload::CommitHead& counts() const { return life().counts(); }
+  const zero::StepLife& life() const { return session_->life(); }
+  /// By what the loss of the open step is scaled; of the next one, if none is open.
+  double loss_scale() const { return step_ ? life().scale_of_step() : life().next_scale(); }
   /// Whether the caller adds up micro-batches, and gives each gradient once a step.
   bool sums_on_device() const { return plan_.device_sums.value > 0; }
   /// How often a gradient waited for room to arrive in.
@@ -121,7 +125,7 @@ class Training {
   Status CheckUnfilled(uint32_t unit) const;
   Status CheckUnit(uint32_t unit) const;
   Status CheckTensor(uint32_t unit, uint32_t tensor) const;
-  Status CheckGroups(size_t count, double max_norm, double loss_scale) const;
+  Status CheckEnd(size_t groups, double max_norm, double loss_scale);
   Status BeginStep();
   Status BeginUse(uint32_t unit, UseKind kind, bool brings);
   Status BeginGradient(uint32_t unit, uint32_t tensor);

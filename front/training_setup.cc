@@ -27,11 +27,10 @@ void KeepFromChildren(std::span<std::byte> memory) {
   static_cast<void>(::madvise(memory.data(), memory.size(), MADV_DONTFORK));
 }
 
-/// The caller scales the loss, and reports none. It may have changed what led to skipped steps
-/// before a resume.
-zero::LifeRules RulesOf(const config::Config& config) {
-  zero::LifeRules rules = zero::LifeRules::Of(config, /*reports_loss=*/false);
-  rules.loss_scaling.reset();
+/// The caller may have changed what led to skipped steps before a resume.
+zero::LifeRules RulesOf(const Plan& plan) {
+  zero::LifeRules rules = zero::LifeRules::Of(plan.engine.config, plan.reports_loss);
+  if (!plan.scales_loss) rules.loss_scaling.reset();  // a step says by what it was scaled
   rules.commits_within_steps = true;
   rules.resumes_streaks = false;
   return rules;
@@ -109,7 +108,7 @@ Status Training::Build() {
   } else {
     PENSTOCK_ASSIGN(host_, HostHome::Create(plan_, memory));
   }
-  session_.emplace(states(), RulesOf(config()));
+  session_.emplace(states(), RulesOf(plan_));
   PENSTOCK_TRY(BuildInbox());
   PENSTOCK_TRY(room_.Create(plan_.arriving));
   for (const std::span<std::byte> memory_of :

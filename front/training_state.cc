@@ -37,12 +37,18 @@ Status Training::BeginCommit(std::string json) {
 }
 
 Status Training::FinishCommit() {
-  PENSTOCK_TRY(session_->life().failure());
+  PENSTOCK_TRY(life().failure());
   return session_->FinishCommit([this] { return CheckWatched(); });
 }
 
+/// Also after a failure, as no step has to follow.
+Result<std::optional<uint64_t>> Training::TakeBackDoubtfulCommit() {
+  PENSTOCK_TRY(session_->FinishCommit([this] { return CheckWatched(); }));
+  return session_->TakeBackDoubtfulCommit();
+}
+
 Status Training::Watch(const std::string& folder, const std::vector<std::string>& names) {
-  PENSTOCK_TRY(session_->life().failure());
+  PENSTOCK_TRY(life().failure());
   PENSTOCK_ASSIGN(const Folder opened, Folder::Open(folder));
   PENSTOCK_ASSIGN(watch_, FolderWatch::Begin(opened, names));
   return {};
@@ -60,7 +66,7 @@ Status Training::CopyCommit(const std::vector<std::string>& paths) {
   PENSTOCK_TRY(CheckReady());
   PENSTOCK_TRY(FinishCommit());
   const std::vector<std::string>& from = states().state_paths();
-  const std::optional<uint64_t> committed = session_->committed_step();
+  const std::optional<uint64_t> committed = life().commits().newest();
   if (!committed) {
     return MakeError(ErrorCode::kNotFound, "nothing was committed yet in {}; commit first",
                      from.front());

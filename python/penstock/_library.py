@@ -14,7 +14,7 @@ from typing import Any, Iterable, Mapping, NamedTuple, Optional, Sequence
 
 from penstock.errors import error_of
 
-ABI = 4
+ABI = 5
 
 FORWARD, BACKWARD, ASIDE = 0, 1, 2
 MASTER, EXP_AVG, EXP_AVG_SQ = 0, 1, 2
@@ -132,6 +132,12 @@ def library() -> ctypes.CDLL:
         "penstock_gradient_on": (
             c.c_int,
             [c.c_void_p, c.c_uint32, c.c_uint32, c.c_void_p, c.c_int, c.c_void_p],
+        ),
+        "penstock_report_loss": (c.c_int, [c.c_void_p, c.c_double]),
+        "penstock_loss_scale": (c.c_int, [c.c_void_p, c.POINTER(c.c_double)]),
+        "penstock_take_back_commit": (
+            c.c_int,
+            [c.c_void_p, c.POINTER(c.c_int), c.POINTER(c.c_uint64)],
         ),
         "penstock_norm": (c.c_int, [c.c_void_p, c.POINTER(c.c_double), c.POINTER(c.c_int)]),
         "penstock_end_step": (
