@@ -9,16 +9,16 @@
 #include "base/dtype.h"
 #include "base/files.h"
 #include "base/units.h"
+#include "sizing/deepspeed_estimate.h"
+#include "sizing/model_shape.h"
+#include "sizing/shape_report.h"
+#include "sizing/tensor_share.h"
+#include "sizing/topology_table.h"
+#include "sizing/training_time.h"
 #include "train/loop/planned_model.h"
 #include "train/loop/trainer_job.h"
 #include "train/plan/batch_rampup.h"
 #include "train/process/log.h"
-#include "train/sizing/deepspeed_estimate.h"
-#include "train/sizing/model_shape.h"
-#include "train/sizing/shape_report.h"
-#include "train/sizing/tensor_share.h"
-#include "train/sizing/topology_table.h"
-#include "train/sizing/training_time.h"
 
 namespace penstock::train {
 namespace {
