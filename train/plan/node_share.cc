@@ -1,4 +1,4 @@
-#include "train/loop/node_share.h"
+#include "train/plan/node_share.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
