@@ -109,7 +109,7 @@ function(penstock_library name)
   # A size that loses its upper half is found by the first tensor of 2^32 elements, or by this.
   target_compile_options(penstock_${name} PRIVATE
     "$<$<COMPILE_LANGUAGE:CXX>:-Wconversion;-Wno-sign-conversion>")
-  if(NOT name MATCHES "^(train|config|numerics|run|tools)")
+  if(NOT name MATCHES "^(train|config|numerics|run|sizing|tools)")
     set_target_properties(penstock_${name} PROPERTIES PENSTOCK_CHECKS_ALIGNMENT ON)
   endif()
   target_precompile_headers(penstock_${name} REUSE_FROM penstock_precompiled)

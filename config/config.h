@@ -125,7 +125,7 @@ struct DriveSpeed {
 enum class VerifyCommits : uint8_t { kOff, kOn, kAuto };
 
 /// penstock.rampup_batch_size: how the global batch grows to train_batch_size, in rows. By
-/// Megatron's rule (train/sizing/batch_rampup.h).
+/// Megatron's rule (sizing/batch_rampup.h).
 struct RampupConfig {
   uint64_t start = 0;      ///< the first batch
   uint64_t increment = 0;  ///< divides what is missing from `start` to train_batch_size

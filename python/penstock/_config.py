@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
+from penstock._config_types import checked
 from penstock._run import paths_of
 from penstock._text_files import parse_json, read_text
 from penstock.errors import InvalidArgumentError, NotFoundError
@@ -23,11 +24,19 @@ _OF_THE_CALLER = {
 
 
 def read_config(config: ConfigLike) -> dict[str, Any]:
-    """Returns a configuration that is given as a mapping or as a file with comments."""
+    """Returns a configuration that is given as a mapping or as a file with comments.
+
+    Raises:
+        PenstockError: it cannot be read, or has a value of a wrong kind.
+    """
     if config is None:
         return {}
     if isinstance(config, Mapping):
-        return dict(config)
+        return checked(config)
+    if not isinstance(config, (str, os.PathLike)):
+        raise InvalidArgumentError(
+            f"penstock: config is {config!r:.80}; give a mapping, or the path of a file"
+        )
     try:
         text = read_text(config, InvalidArgumentError)
     except OSError as error:
@@ -36,7 +45,7 @@ def read_config(config: ConfigLike) -> dict[str, Any]:
     read = parse_json(bare, config, InvalidArgumentError)
     if not isinstance(read, dict):
         raise InvalidArgumentError(f"penstock: {config} is not a JSON object")
-    return read
+    return checked(read)
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from penstock._held import Held
 from penstock._named_commit import NamedCommit, said_of
 from penstock._parameters import partition, trained
 from penstock._rows import Rows
+from penstock._run import path_of
 from penstock._training import Options, Training
 from penstock._universal_files import Reader
 from penstock.errors import InvalidArgumentError, UnavailableError
@@ -108,7 +109,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             section, nvme_path, host_memory, overlap, durable, given, home
         )
         self.rows = Rows(settings, monitors)
-        folder = None if run is None else os.fspath(run)
+        folder = None if run is None else path_of(run, "run")
         every = int(commit_every_steps)
         options = Options(settings, nvme, folder, model, missing_gradients, every)
         found = trained(self.param_groups, model)
@@ -167,7 +168,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
     @property
     def steps(self) -> int:
         """How many steps were made, those of the commit that was continued included."""
-        return self._training.calls if self._training is not None else 0
+        return self._training.steps if self._training is not None else 0
 
     def plan(self) -> Any:
         """Returns what the engine takes of memory and drives, in bytes, without making it.
@@ -201,7 +202,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         """
         training = self._made()
         _warn_of_changes(training)
-        return training.snapshot(os.fspath(folder))
+        return training.snapshot(folder)
 
     def attach(self, **things: Any) -> int:
         """Keeps the state of things in commits: schedulers, loaders, scalers, by names.

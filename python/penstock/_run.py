@@ -6,13 +6,15 @@ Nothing here needs torch.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import json
 import os
 import pathlib
 import secrets
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Union
 
 from penstock._text_files import check_fields, is_object, is_path, is_text, parse_json, read_text
@@ -50,23 +52,25 @@ _registry = threading.Lock()
 
 def path_of(given: PathLike, name: str) -> str:
     """Returns a path absolute and without links; messages call it ``name``."""
-    text = os.fspath(given)
+    text = os.fspath(given) if isinstance(given, os.PathLike) else given
     if not isinstance(text, str) or not text:
-        raise InvalidArgumentError(f"penstock: {name} is {text!r:.80}, which names no folder")
+        raise InvalidArgumentError(f"penstock: {name} is {text!r:.80}; give the path of a folder")
+    if not is_path(os.path.abspath(text)):
+        raise InvalidArgumentError(
+            f"penstock: {name} is {text!r:.80}; give a path in UTF-8, without a zero byte"
+        )
     try:
         return os.path.realpath(text)
-    except (OSError, ValueError) as error:  # a zero byte, or what no file system can be asked for
-        raise InvalidArgumentError(
-            f"penstock: {name} is {text!r:.80}, which is no path ({error})"
-        ) from None
+    except OSError as error:
+        raise explained(error, f"{name} {text!r:.80} cannot be looked for") from None
 
 
 def paths_of(nvme_path: None | PathLike | Sequence[PathLike]) -> list[str]:
     """Returns the folders of ``nvme_path``, absolute and without links; none for None."""
     if nvme_path is None:
         return []
-    if isinstance(nvme_path, (str, bytes, os.PathLike)):
-        nvme_path = [nvme_path]
+    if not isinstance(nvme_path, (list, tuple)):
+        nvme_path = [nvme_path]  # type: ignore[list-item]
     return [path_of(path, "nvme_path") for path in nvme_path]
 
 
@@ -77,9 +81,18 @@ def explained(error: OSError, what: str) -> PenstockError:
         cls = NotFoundError
     elif isinstance(error, PermissionError):
         cls = PathPermissionError
-    elif error.errno == 28:
+    elif error.errno == errno.ENOSPC:
         cls = OutOfSpaceError
     return cls(f"penstock: {what}: {error.strerror or error}")
+
+
+@contextlib.contextmanager
+def explaining(what: str) -> Iterator[None]:
+    """Turns an operating system's error within it into ours."""
+    try:
+        yield
+    except OSError as error:
+        raise explained(error, what) from None
 
 
 def sync_folder(folder: pathlib.Path) -> None:
@@ -217,8 +230,10 @@ class _Lock:
             self._file = os.open(folder / "run.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except OSError as error:
                 os.close(self._file)
+                if error.errno not in (errno.EACCES, errno.EAGAIN):
+                    raise explained(error, f"{folder / 'run.lock'} cannot be locked") from None
                 raise UnavailableError(
                     f"penstock: run {folder} is in use by another process; end that process, or "
                     "name another run"

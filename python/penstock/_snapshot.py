@@ -8,8 +8,17 @@ import pathlib
 import secrets
 import shutil
 from collections.abc import Callable, Sequence
+from tempfile import mkdtemp
 
-from penstock._run import PathLike, Run, explained, read_run, sync_folder, write_atomically
+from penstock._run import (
+    PathLike,
+    Run,
+    explained,
+    path_of,
+    read_run,
+    sync_folder,
+    write_atomically,
+)
 from penstock.errors import InvalidArgumentError
 
 # Copies the last commit into files that are not there, durably, one for each of the state's.
@@ -21,14 +30,15 @@ def take_snapshot(run: Run, folder: PathLike, copy: Copy) -> str:
 
     The folder is a run as any other. ``copy`` is the engine's.
     """
-    path = pathlib.Path(os.path.realpath(os.fspath(folder)))
-    if path.exists():
+    path = pathlib.Path(path_of(folder, "the folder of the snapshot"))
+    if os.path.lexists(path):
         raise InvalidArgumentError(f"penstock: {path} is there already; name another snapshot")
     said = read_run(run.folder)
-    beside = path.with_name(path.name + ".new")
-    shutil.rmtree(beside, ignore_errors=True)
+    beside = None
     try:
-        beside.mkdir(parents=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = pathlib.Path(mkdtemp(prefix=f".{path.name}-", suffix=".new", dir=path.parent))
+        beside.chmod(run.folder.stat().st_mode & 0o777)
         copy([str(beside / os.path.basename(file)) for file in said["state"]["paths"]])
         paths = [str(path / os.path.basename(file)) for file in said["state"]["paths"]]
         said["state"]["paths"] = paths
@@ -40,7 +50,8 @@ def take_snapshot(run: Run, folder: PathLike, copy: Copy) -> str:
     except OSError as error:
         raise explained(error, f"snapshot {path} cannot be written") from None
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        if beside is not None:
+            shutil.rmtree(beside, ignore_errors=True)
     return str(path)
 
 

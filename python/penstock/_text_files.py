@@ -67,8 +67,8 @@ def is_text(value: Any) -> bool:
 def is_path(value: Any) -> bool:
     """Whether a value of JSON is an absolute path that a file system can be asked for."""
     try:
-        return is_text(value) and os.path.isabs(value) and b"\0" not in os.fsencode(value)
-    except ValueError:
+        return is_text(value) and os.path.isabs(value) and b"\0" not in value.encode()
+    except UnicodeEncodeError:
         return False
 
 

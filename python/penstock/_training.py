@@ -20,7 +20,7 @@ from penstock._forward import ForwardHooks
 from penstock._model import Entry, members_of
 from penstock._named_commit import NamedCommit
 from penstock._parameters import partition
-from penstock._run import Run
+from penstock._run import PathLike, Run
 from penstock._snapshot import take_snapshot
 from penstock._universal_files import Reader
 from penstock._weights import Weights
@@ -79,6 +79,7 @@ class Training:
         self.identity = _rules.identity(rule, members_of(self.partition.entries()))
         self.calls = 0  # of step() with gradients
         self._ending = False  # the engine was told to end a step, and what came of it is not noted
+        self._calls_then = 0  # `calls` once that step has ended
         self._process = os.getpid()
         self._lock = threading.RLock()
         self._hooks: ForwardHooks | None = None
@@ -237,6 +238,7 @@ class Training:
                 dtype = entry.parameter.dtype if gradient is None else gradient.dtype
                 self.engine.gradient(entry.unit, entry.tensor, address, _dtypes.CODES[dtype])
             self.commits.finish()
+            self._calls_then = self.calls + 1
             self._ending = True
             return self.engine.end_step(groups, max_norm, loss_scale)
         except BaseException:
@@ -247,7 +249,10 @@ class Training:
             raise
 
     def _follow_step(self) -> None:
-        """Notes whether the engine has ended the step, which an interrupt may have hidden."""
+        """Notes whether the engine has ended the step, which an interrupt may have hidden.
+
+        After an interrupt within it, it is called again, and comes to the same.
+        """
         if not self._ending:
             return
         described = self.engine.describe()
@@ -256,9 +261,17 @@ class Training:
             if described["optimizer_steps"] != self.updates:
                 self.weights.let_go()
                 self.updates = described["optimizer_steps"]
-            self.calls += 1
+            self.calls = self._calls_then
             self.engine_step = described["step"]
         self._ending = False
+
+    @property
+    def steps(self) -> int:
+        """Counts the calls of step() with gradients, also behind an interrupt."""
+        if self._ending:
+            with self.guard():
+                pass
+        return self.calls
 
     def _gradients(self) -> list[tuple[Entry, torch.Tensor | None]] | None:
         """Returns the gradients, contiguous; None if there are none at all."""
@@ -324,7 +337,7 @@ class Training:
             self.weights.bring_all()
             return self.durable_calls() == self.calls == step and self.weights.changed() is None
 
-    def snapshot(self, folder: str) -> str:
+    def snapshot(self, folder: PathLike) -> str:
         """Copies the last commit, which is one of the last step."""
         with self.guard():
             if self.durable_calls() != self.calls:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import glob
 import os
 import pathlib
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from tempfile import mkdtemp
 from typing import Any
 
 import torch
 
 from penstock import _library
+from penstock._run import explaining, path_of, sync_folder
 from penstock._text_files import read_text
 from penstock.errors import CorruptionError, InvalidArgumentError, NotFoundError
 
@@ -167,9 +170,15 @@ class Reader:
         engine.fill_states(unit, filled)
 
 
-def _save(value: Any, path: pathlib.Path) -> None:
+def save_file(value: Any, path: pathlib.Path) -> None:
+    """Writes a file of tensors, durably. Raises OSError if that fails."""
     with open(path, "wb") as file:
-        torch.save(value, file)
+        try:
+            torch.save(value, file)
+        except RuntimeError as error:  # torch's, while it handles that of the file
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise
         file.flush()
         os.fsync(file.fileno())
 
@@ -188,20 +197,37 @@ def write(
         steps: how many updates were made.
         groups: the options of the parameter groups.
     """
-    root = pathlib.Path(folder)
-    if (root / "zero").exists():
-        raise InvalidArgumentError(
-            f"penstock: there is {root / 'zero'} already; name another folder"
-        )
-    new = root / f"zero.new-{os.getpid()}"
-    new.mkdir(parents=True)
+    root = pathlib.Path(path_of(folder, "the folder of the checkpoint"))
+    with explaining(f"checkpoint {root} cannot be written"):
+        if os.path.lexists(root / "zero"):
+            raise InvalidArgumentError(
+                f"penstock: there is {root / 'zero'} already; name another folder"
+            )
+        root.mkdir(parents=True, exist_ok=True)
+        new = pathlib.Path(mkdtemp(prefix="zero.new-", dir=root))
+        try:
+            new.chmod(root.stat().st_mode & 0o777)
+            _write_all(new, states, steps, groups)
+            os.rename(new, root / "zero")
+        except BaseException:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
+        sync_folder(root)
+
+
+def _write_all(
+    new: pathlib.Path,
+    states: Iterable[tuple[str, torch.Tensor, Mapping[str, torch.Tensor]]],
+    steps: int,
+    groups: Sequence[Mapping[str, Any]],
+) -> None:
+    """Writes what is in ``zero``; arguments as for :func:`write`."""
     for name, _, of in states:
         place = new / name
         place.mkdir()
         for state, value in of.items():
             file = "fp32" if state == "master" else state
-            _save({"param": value, "cat_dim": 0}, place / f"{file}.pt")
-        _save(steps, place / "step.pt")
+            save_file({"param": value, "cat_dim": 0}, place / f"{file}.pt")
+        save_file(steps, place / "step.pt")
     said = [{**group, "step": steps} for group in groups]
-    _save({"param_groups": said}, new / "optimizer_state.pt")
-    os.rename(new, root / "zero")
+    save_file({"param_groups": said}, new / "optimizer_state.pt")

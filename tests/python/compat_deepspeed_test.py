@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import math
 import os
 import shutil
 import unittest
 from typing import Any
+from unittest import mock
 
 import optimizer_support as support
 import penstock
 import penstock.compat.deepspeed as deepspeed
 import torch
 from optimizer_support import OptimizerTest, decay_groups, loss_of, tower
-from penstock import reference
+from penstock import _run, reference
 
 
 class DeepSpeed(OptimizerTest):
@@ -133,6 +135,33 @@ class DeepSpeed(OptimizerTest):
         self.assertEqual(sorted(os.listdir(place)), ["a", "latest", "mine"])
         engine.load_checkpoint(place)
         self.assertEqual(engine.global_steps, 1)
+
+    def test_what_the_system_refuses_is_a_line_with_the_path_and_leaves_nothing(self) -> None:
+        engine = self.engine(tower())
+        self.train(engine, torch.Generator().manual_seed(1), 1)
+        place = os.path.join(self.folder, "checkpoints")
+        engine.save_checkpoint(place, tag="a")
+        file = os.path.join(place, "latest")
+        for folder, tag in ((file, "a"), (file + "/x", "a"), (place, "x" * 300)):
+            with self.subTest(folder=folder), self.assertRaises(penstock.PenstockError) as caught:
+                engine.save_checkpoint(folder, tag=tag)
+            self.assert_line(caught.exception, "cannot be written", folder)
+        with self.assertRaises(penstock.PenstockError) as caught:
+            engine.save_16bit_model(file)
+        self.assert_line(caught.exception, "cannot be written", file)
+        with self.assertRaises(penstock.PenstockError) as caught:
+            engine.load_checkpoint(place, tag="x" * 300)
+        self.assert_line(caught.exception, place)
+        for call in (engine.save_checkpoint, engine.load_checkpoint, engine.save_16bit_model):
+            with self.assertRaises(penstock.InvalidArgumentError) as caught:
+                call(5)
+            self.assert_line(caught.exception, "_dir is 5; give ")
+        full = OSError(errno.ENOSPC, "No space left on device")
+        with mock.patch.object(_run.os, "replace", side_effect=full):
+            with self.assertRaises(penstock.OutOfSpaceError) as caught:
+                engine.save_checkpoint(place, tag="b")
+        self.assert_line(caught.exception, place, "cannot be written")
+        self.assertEqual(sorted(os.listdir(place)), ["a", "latest"])
 
     def test_without_a_checkpoint_none_is_returned(self) -> None:
         engine = self.engine(tower())

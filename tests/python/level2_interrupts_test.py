@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 import subprocess
 import sys
+import tempfile
 import unittest
 from typing import Any
 
@@ -14,6 +16,7 @@ import tiny_models
 import torch
 from engine_interrupts import Lines
 from level2_support import equal_weights, plain, step, training
+from penstock import reference
 
 _STEPS = 150 if os.environ.get("PENSTOCK_LONG_TESTS") else 30
 
@@ -93,6 +96,50 @@ class Interrupts(unittest.TestCase):
                 optimizer.zero_grad()
                 step(model, optimizer, name, number)
         self.assertEqual(optimizer.steps, before + 1)
+
+
+class NotedSteps(unittest.TestCase):
+    def test_a_step_whose_noting_was_interrupted_at_any_line_counts_once(self) -> None:
+        for level in (1, 2):
+            for at in range(1, 60):
+                with self.subTest(level=level, at=at), tempfile.TemporaryDirectory() as folder:
+                    if self.noted(level, at, folder) < at:
+                        break
+            else:
+                self.fail("the function has more lines than this has tried")
+
+    def noted(self, level: int, at: int, folder: str) -> int:
+        """Interrupts a step; returns the lines of ``_follow_step`` that ran."""
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 3)
+        expected = copy.deepcopy(model)
+        other = reference.AdamW(expected.parameters(), lr=1e-3, weight_decay=0)
+        if level == 1:
+            optimizer: Any = penstock.AdamW(model.parameters(), run=folder + "/run", weight_decay=0)
+        else:
+            _, optimizer = penstock.initialize(model, {"gradient_clipping": 0}, run=folder + "/run")
+        lines = 0
+        for number in range(3):
+            for trained, its in ((model, optimizer), (expected, other)):
+                trained(torch.full((3,), number + 1.0)).sum().backward()
+                try:
+                    with Lines(
+                        at if its is optimizer and number == 1 else 0, "_follow_step"
+                    ) as ran:
+                        its.step()
+                except KeyboardInterrupt:
+                    lines = at
+                if its is optimizer and number == 1:
+                    lines = max(lines, ran.count)
+                    if optimizer.steps == 1:  # before the engine was told to end the step
+                        optimizer.step()
+                    self.assertEqual(optimizer.steps, 2)
+                    optimizer.commit()
+                its.zero_grad()
+        self.assertEqual(optimizer.steps, 3)
+        self.assertTrue(equal_weights(expected, model))
+        optimizer.close()
+        return lines
 
 
 class Written(unittest.TestCase):

@@ -17,8 +17,10 @@ from unittest import mock
 from optimizer_support import ROOT, OptimizerTest
 from penstock import _run
 from penstock._run import Run, read_run, write_atomically
+from penstock._snapshot import take_snapshot
 from penstock.errors import (
     CorruptionError,
+    DriveError,
     InvalidArgumentError,
     NotFoundError,
     OutOfSpaceError,
@@ -132,6 +134,58 @@ class RunsKeepWhatBelongsToThem(OptimizerTest):
         self.assertIn("in use by another process", refused.stderr)
         run.close()
         subprocess.run(command, check=True)
+
+    def test_a_lock_that_cannot_be_had_for_another_reason_says_that_reason(self) -> None:
+        for number, expected in ((errno.ENOLCK, DriveError), (errno.EIO, DriveError)):
+            failure = OSError(number, os.strerror(number))
+            with mock.patch.object(_run.fcntl, "lockf", side_effect=failure):
+                with self.assertRaises(expected) as caught:
+                    Run.open(self.named)
+            self.assert_line(caught.exception, "run.lock", os.strerror(number))
+            self.assertNotIn("in use", str(caught.exception))
+        self.opened(self.named)
+
+    def test_what_is_no_path_of_a_folder_is_refused_by_its_name(self) -> None:
+        odd = ["", b"run", 5, True, [], {}, object(), "\0", "a\0b", "\udc80"]
+        for value in odd:
+            for name, arguments in (("run", (value,)), ("nvme_path", (self.named, [value]))):
+                with self.subTest(value=value, name=name):
+                    with self.assertRaises(InvalidArgumentError) as caught:
+                        Run.open(*arguments)
+                    self.assert_line(caught.exception, f"{name} is {value!r:.80}; give ")
+        pathlib.Path(self.folder, "file").touch()
+        for name in ("x" * 300, "file", "file/run"):
+            with self.subTest(name=name), self.assertRaises(PenstockError) as caught:
+                Run.open(os.path.join(self.folder, name))
+            self.assert_line(caught.exception, os.path.join(self.folder, name))
+        self.assertEqual(os.listdir(self.folder), ["file"])
+
+    def test_a_snapshot_removes_nothing_that_is_not_its_own(self) -> None:
+        run = self.opened(self.named)
+        run.note("aa", [make_file(self.named, "aa")])
+        theirs = pathlib.Path(self.folder, "kept.new", "notes.txt")
+        theirs.parent.mkdir()
+        theirs.touch()
+
+        def copy_files(targets: Any) -> None:
+            for target in targets:
+                pathlib.Path(target).touch()
+
+        def fails(targets: Any) -> None:
+            copy_files(targets)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with self.assertRaises(OutOfSpaceError):
+            take_snapshot(run, os.path.join(self.folder, "kept"), fails)
+        self.assertEqual(sorted(os.listdir(self.folder)), ["kept.new", "run"])
+        kept = take_snapshot(run, os.path.join(self.folder, "kept"), copy_files)
+        self.assertTrue(theirs.exists())
+        self.assertEqual(sorted(os.listdir(self.folder)), ["kept", "kept.new", "run"])
+        self.assertEqual(os.stat(kept).st_mode, os.stat(self.named).st_mode)
+        for value in ("", 5, "a\0b", None):
+            with self.assertRaises(InvalidArgumentError) as caught:
+                take_snapshot(run, value, copy_files)
+            self.assert_line(caught.exception, "the folder of the snapshot")
 
     def test_a_forked_child_neither_holds_nor_ends_a_run(self) -> None:
         run = self.opened(self.named)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import resource
 import unittest
 from typing import Any
 
@@ -14,6 +15,7 @@ import tiny_models
 import torch
 from optimizer_support import OptimizerTest, loss_of, tower, train
 from penstock import universal
+from penstock._universal_files import write
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -190,6 +192,33 @@ class Universal(OptimizerTest):
         optimizer = self.make(tower().named_parameters())
         universal.load(optimizer, self.path("in"), steps=8)
         self.assertEqual(optimizer.steps, 8)
+
+    def test_what_cannot_be_written_is_a_line_with_the_path_and_leaves_nothing(self) -> None:
+        out = self.path("out")
+        large = torch.zeros(1 << 16)
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+            with self.assertRaises(penstock.PenstockError) as caught:  # within torch.save
+                write(out, [("a", large, {"master": large})], 1, [])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        self.assert_line(caught.exception, out, "File too large")
+        self.assertEqual(os.listdir(out), [])
+        model = tower()
+        optimizer = self.make(model.parameters(), model=model)
+        train(model, optimizer, 1)
+        pathlib.Path(self.path("file")).touch()
+        for folder in (self.path("file"), self.path("file/x"), self.path("x" * 300)):
+            with self.subTest(folder=folder), self.assertRaises(penstock.PenstockError) as caught:
+                universal.save(optimizer, folder)
+            self.assert_line(caught.exception, "cannot be written", folder)
+        for value in ("", 5, "a\0b"):
+            with self.assertRaises(penstock.InvalidArgumentError) as caught:
+                universal.save(optimizer, value)
+            self.assert_line(caught.exception, "the folder of the checkpoint")
+        universal.save(optimizer, out)
+        self.assertEqual(os.listdir(out), ["zero"])
 
     def test_a_training_of_its_own_is_not_replaced(self) -> None:
         write_as_deepspeed(self.path("in"), tower(), 3)

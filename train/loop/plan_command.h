@@ -11,15 +11,15 @@
 
 #include "base/result.h"
 #include "base/units.h"
+#include "sizing/drive_wear.h"
 #include "train/loop/planned_speed.h"
-#include "train/loop/trainer.h"
 #include "train/plan/choose.h"
-#include "train/sizing/drive_wear.h"
+#include "train/plan/setup.h"
 
 namespace penstock::train {
 
 struct PlanCommand {
-  std::string model;  ///< as of train, or a name with shape (train/sizing/model_shape.h)
+  std::string model;  ///< as of train, or a name with shape (sizing/model_shape.h)
   std::vector<std::string> configs;
   DeviceChoice device = DeviceChoice::kAuto;
   uint32_t ranks = 1;

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "sizing/model_shape.h"
 #include "train/plan/shaped_model.h"
-#include "train/sizing/model_shape.h"
 #include "train/weights/model_config.h"
 
 namespace penstock::train {

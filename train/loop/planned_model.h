@@ -9,8 +9,8 @@
 #include <string>
 
 #include "base/result.h"
+#include "sizing/model_shape.h"
 #include "train/models/model.h"
-#include "train/sizing/model_shape.h"
 
 namespace penstock::train {
 

@@ -24,8 +24,8 @@
 #include "comm/job.h"
 #include "device/device.h"
 #include "train/loop/alike.h"
-#include "train/loop/node_share.h"
 #include "train/loop/trainer_job.h"
+#include "train/plan/node_share.h"
 #include "zero/step_note.h"
 
 namespace penstock::train {

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "config/config.h"
-#include "train/sizing/batch_rampup.h"
+#include "sizing/batch_rampup.h"
 
 namespace penstock::train {
 

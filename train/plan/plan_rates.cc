@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "sizing/batch_rampup.h"
 #include "train/plan/batch_rampup.h"
-#include "train/sizing/batch_rampup.h"
 
 namespace penstock::train {
 namespace {

@@ -8,10 +8,10 @@
 #include <optional>
 
 #include "config/config.h"
+#include "sizing/drive_wear.h"
+#include "sizing/ramp_time.h"
+#include "sizing/training_time.h"
 #include "train/plan/run_plan.h"
-#include "train/sizing/drive_wear.h"
-#include "train/sizing/ramp_time.h"
-#include "train/sizing/training_time.h"
 
 namespace penstock::train {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/dtype.h"
-#include "train/sizing/quantization.h"
-#include "train/sizing/shape_report.h"
+#include "sizing/quantization.h"
+#include "sizing/shape_report.h"
 
 namespace penstock::train {
 namespace {

@@ -8,9 +8,9 @@
 #include <string>
 
 #include "config/config.h"
+#include "sizing/model_shape.h"
 #include "train/plan/plan_rates.h"
 #include "train/plan/run_plan.h"
-#include "train/sizing/model_shape.h"
 
 namespace penstock::train {
 

@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "base/result.h"
+#include "sizing/model_shape.h"
 #include "train/models/model.h"
-#include "train/sizing/model_shape.h"
 
 namespace penstock::train {
 

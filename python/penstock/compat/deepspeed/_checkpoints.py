@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock import _state
 from penstock._module_optimizer import ModuleOptimizer
-from penstock._run import explained, sync_folder, write_atomically
+from penstock._run import explaining, sync_folder, write_atomically
 from penstock._text_files import check_fields, is_count, is_object, parse_json, read_text
 from penstock.errors import CorruptionError, InvalidArgumentError
 
@@ -42,52 +42,62 @@ def write_checkpoint(
             f"penstock: save_checkpoint got the tag {tag!r}; give the plain name of a folder"
         )
     place = folder / tag
-    if os.path.lexists(place) and not (place / _TEXT).is_file():
-        raise InvalidArgumentError(
-            f"penstock: {place} is there and is no checkpoint of penstock; give another tag"
-        )
-    text = {name: _state.encode(value, name) for name, value in said.items()}
-    folder.mkdir(parents=True, exist_ok=True)
-    beside = pathlib.Path(tempfile.mkdtemp(prefix=f".{tag}-", suffix=".new", dir=folder))
-    try:
-        beside.chmod(folder.stat().st_mode & 0o777)
-        saved = optimizer.state_dict()
-        snapshot = optimizer.snapshot(beside / _SNAPSHOT)
-        text["optimizer"] = _state.encode(saved, "optimizer")
-        text["random"] = _state.encode(_state.random_states(), "random")
-        write_atomically(pathlib.Path(snapshot).parent / _TEXT, json.dumps(text) + "\n")
-        if place.exists():
-            old = pathlib.Path(tempfile.mkdtemp(prefix=f".{tag}-", suffix=".old", dir=folder))
-            os.rename(place, old)
-            os.rename(beside, place)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            os.rename(beside, place)
-        sync_folder(folder)
-    except OSError as error:
-        raise explained(error, f"checkpoint {place} cannot be written") from None
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-    if latest:
-        write_atomically(folder / "latest", tag)
+    with explaining(f"checkpoint {place} cannot be written"):
+        if os.path.lexists(place) and not (place / _TEXT).is_file():
+            raise InvalidArgumentError(
+                f"penstock: {place} is there and is no checkpoint of penstock; give another tag"
+            )
+        text = {name: _state.encode(value, name) for name, value in said.items()}
+        folder.mkdir(parents=True, exist_ok=True)
+        beside = pathlib.Path(tempfile.mkdtemp(prefix=f".{tag}-", suffix=".new", dir=folder))
+        try:
+            beside.chmod(folder.stat().st_mode & 0o777)
+            _write_beside(beside, optimizer, text)
+            _put(beside, place)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+        if latest:
+            write_atomically(folder / "latest", tag)
+
+
+def _write_beside(beside: pathlib.Path, optimizer: ModuleOptimizer, text: dict[str, Any]) -> None:
+    """Writes what is in the folder of a checkpoint."""
+    saved = optimizer.state_dict()
+    optimizer.snapshot(beside / _SNAPSHOT)
+    text["optimizer"] = _state.encode(saved, "optimizer")
+    text["random"] = _state.encode(_state.random_states(), "random")
+    write_atomically(beside / _TEXT, json.dumps(text) + "\n")
+
+
+def _put(beside: pathlib.Path, place: pathlib.Path) -> None:
+    """Renames a whole checkpoint to where it belongs, and removes the one that was there."""
+    old = None
+    if place.exists():
+        old = tempfile.mkdtemp(prefix=f".{place.name}-", suffix=".old", dir=place.parent)
+        os.rename(place, old)
+    os.rename(beside, place)
+    if old is not None:
+        shutil.rmtree(old, ignore_errors=True)
+    sync_folder(place.parent)
 
 
 def read_checkpoint(
     folder: pathlib.Path, tag: str | int | None
 ) -> tuple[pathlib.Path, dict[str, Any]] | None:
     """Returns path and text of a checkpoint, and sets the random generators; None: there is none."""
-    latest = folder / "latest"
-    if tag is None:
-        if not latest.is_file():
-            return None
-        tag = read_text(latest).strip()
-    place = folder / str(tag)
-    if not (place / _TEXT).is_file():
-        raise InvalidArgumentError(
-            f"penstock: {place} is no checkpoint of penstock; states of DeepSpeed come in as a "
-            "universal checkpoint (penstock.universal)"
-        )
-    text = parse_json(read_text(place / _TEXT), place / _TEXT)
+    with explaining(f"checkpoint {tag or 'latest'} in {folder} cannot be read"):
+        latest = folder / "latest"
+        if tag is None:
+            if not latest.is_file():
+                return None
+            tag = read_text(latest).strip()
+        place = folder / str(tag)
+        if not (place / _TEXT).is_file():
+            raise InvalidArgumentError(
+                f"penstock: {place} is no checkpoint of penstock; states of DeepSpeed come in as a "
+                "universal checkpoint (penstock.universal)"
+            )
+        text = parse_json(read_text(place / _TEXT), place / _TEXT)
     check_fields(text, _FIELDS, place / _TEXT)
     try:
         said: dict[str, Any] = {name: _state.decode(value) for name, value in text.items()}

@@ -14,6 +14,8 @@ from penstock import _cuda
 from penstock._config import ConfigLike, merged, read_config
 from penstock._init import has_no_values
 from penstock._module_optimizer import ModuleOptimizer
+from penstock._run import explaining, path_of
+from penstock._universal_files import save_file
 from penstock.compat.deepspeed._checkpoints import read_checkpoint, write_checkpoint
 from penstock.compat.deepspeed._schedulers import scheduler_of
 from penstock.errors import InvalidArgumentError
@@ -213,8 +215,10 @@ class Engine(torch.nn.Module):
         self, save_dir: str, save_filename: str = "pytorch_model.bin", **_: Any
     ) -> bool:
         """Writes the module's weights."""
-        os.makedirs(save_dir, exist_ok=True)
-        torch.save(self.module.state_dict(), os.path.join(save_dir, save_filename))
+        path = pathlib.Path(path_of(save_dir, "save_dir"), save_filename)
+        with explaining(f"{path} cannot be written"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save_file(self.module.state_dict(), path)
         return True
 
     save_fp16_model = save_16bit_model
@@ -234,7 +238,8 @@ class Engine(torch.nn.Module):
             "lr_scheduler": None if self.lr_scheduler is None else self.lr_scheduler.state_dict(),
             "counts": [self.global_steps, self.micro_steps, self.skipped_steps],
         }
-        write_checkpoint(pathlib.Path(save_dir), name, self.optimizer, said, save_latest)
+        folder = pathlib.Path(path_of(save_dir, "save_dir"))
+        write_checkpoint(folder, name, self.optimizer, said, save_latest)
         return True
 
     def load_checkpoint(
@@ -257,6 +262,7 @@ class Engine(torch.nn.Module):
                 "penstock: load_checkpoint was asked for weights without states; load weights into "
                 "the module before initialize"
             )
+        path_of(load_dir, "load_dir")
         found = read_checkpoint(pathlib.Path(load_dir), tag)
         if found is None:
             return None, {}
