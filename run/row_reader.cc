@@ -43,4 +43,17 @@ double NumberOf(const nlohmann::json& row, const char* key) {
   return value.is_number() ? value.get<double>() : std::numeric_limits<double>::quiet_NaN();
 }
 
+Result<std::vector<NumericsRow>> ReadNumericsRows(const Folder& run) {
+  std::vector<NumericsRow> rows;
+  PENSTOCK_TRY(ForEachRow(run, [&rows](uint64_t step, const nlohmann::json& row) {
+    if (!rows.empty() && step <= rows.back().step) return;
+    rows.push_back({.step = step,
+                    .loss = NumberOf(row, "loss"),
+                    .grad_norm = NumberOf(row, "grad_norm"),
+                    .loss_scale = NumberOf(row, "loss_scale"),
+                    .skipped = FieldOf(row, "skipped") == true});
+  }));
+  return rows;
+}
+
 }  // namespace penstock::train

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "base/folder.h"
 #include "base/result.h"
@@ -22,5 +23,18 @@ Status ForEachRow(const Folder& run,
 const nlohmann::json& FieldOf(const nlohmann::json& row, const char* key);
 /// Returns a field of a row; NaN if it is missing or not a number.
 double NumberOf(const nlohmann::json& row, const char* key);
+
+/// What plots and detectors need of a row of metrics.jsonl; null is NaN.
+struct NumericsRow {
+  uint64_t step = 0;
+  double loss = 0;
+  double grad_norm = 0;
+  double loss_scale = 1;
+  bool skipped = false;
+};
+
+/// Returns the rows of a run, of which each has a later step than the one before. Errors: of
+/// ForEachRow.
+Result<std::vector<NumericsRow>> ReadNumericsRows(const Folder& run);
 
 }  // namespace penstock::train

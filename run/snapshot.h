@@ -9,7 +9,7 @@
 // never by name alone.
 //
 // A run that is training is asked for its snapshots (run/snapshot_request.h) and takes them
-// itself (run/snapshot_service.h).
+// itself (run/observers/snapshot_service.h).
 //
 // Threads: one at a time for a name.
 #pragma once

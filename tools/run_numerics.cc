@@ -11,7 +11,6 @@
 #include "base/strict_json.h"
 #include "numerics/headroom.h"
 #include "run/numerics_files.h"
-#include "run/row_reader.h"
 #include "run/run_folder.h"
 
 namespace penstock::train {
@@ -79,19 +78,6 @@ Result<std::optional<NumericsStop>> ReadNumericsStop(const Folder& run) {
     stop.first_cause = TextOr(json["first_cause"], "message");
   }
   return std::optional(std::move(stop));
-}
-
-Result<std::vector<NumericsRow>> ReadNumericsRows(const Folder& run) {
-  std::vector<NumericsRow> rows;
-  PENSTOCK_TRY(ForEachRow(run, [&rows](uint64_t step, const nlohmann::json& row) {
-    if (!rows.empty() && step <= rows.back().step) return;
-    rows.push_back({.step = step,
-                    .loss = NumberOf(row, "loss"),
-                    .grad_norm = NumberOf(row, "grad_norm"),
-                    .loss_scale = NumberOf(row, "loss_scale"),
-                    .skipped = FieldOf(row, "skipped") == true});
-  }));
-  return rows;
 }
 
 Result<RunNumerics> ReadRunNumerics(const std::string& run) {

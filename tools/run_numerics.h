@@ -13,17 +13,9 @@
 #include "base/result.h"
 #include "numerics/headroom_log.h"
 #include "numerics/report.h"
+#include "run/row_reader.h"
 
 namespace penstock::train {
-
-/// What plots and detectors need of a row of metrics.jsonl; null is NaN.
-struct NumericsRow {
-  uint64_t step = 0;
-  double loss = 0;
-  double grad_norm = 0;
-  double loss_scale = 1;
-  bool skipped = false;
-};
 
 /// From overflow.json.
 struct NumericsStop {
@@ -35,10 +27,6 @@ struct NumericsStop {
 
 /// Reads RUN/overflow.json; nothing if there is none. Errors: of reading it; kCorruption.
 Result<std::optional<NumericsStop>> ReadNumericsStop(const Folder& run);
-
-/// Returns the rows of a run, of which each has a later step than the one before. Errors: of
-/// ForEachRow (run/row_reader.h).
-Result<std::vector<NumericsRow>> ReadNumericsRows(const Folder& run);
 
 struct RunNumerics {
   std::string run;  ///< path

@@ -30,17 +30,19 @@ std::string PhaseText(const PhaseSums& phases) {
                      phases.forward_s * to_ms, phases.backward_s * to_ms, rest * to_ms);
 }
 
-void Progress::Report(const StepRow& row) {
+Status Progress::AfterRow(const ClosedRow& closed) {
+  const StepRow& row = closed.row;
   seconds_ += row.step_s;
   ++steps_;
   phases_.Add(row);
   const bool last = row.step == options_.last_step;
   if (!options_.terminal && !last && (options_.every == 0 || row.step % options_.every != 0))
-    return;
+    return {};
   std::string line = ProgressLine(row, options_.last_step, seconds_ / static_cast<double>(steps_));
   if (options_.breakdown) line += "  " + PhaseText(phases_);
   phases_ = {};
   line_.Show(line);
+  return {};
 }
 
 }  // namespace penstock::train

@@ -1,12 +1,13 @@
 // Shows the progress of a training: one rewritten line on a terminal, plain lines elsewhere.
 //
-// Threads: one at a time.
+// Threads: as of a StepObserver.
 #pragma once
 
 #include <cstdint>
 #include <cstdio>
 #include <string>
 
+#include "run/observers/step_observer.h"
 #include "train/loop/metrics.h"
 #include "train/process/status_line.h"
 
@@ -22,7 +23,7 @@ struct PhaseSums {
   void Add(const StepRow& row);
 };
 
-class Progress {
+class Progress final : public StepObserver {
  public:
   struct Options {
     std::FILE* out = stderr;
@@ -33,10 +34,9 @@ class Progress {
   };
   explicit Progress(Options options) : options_(options), line_(options.out, options.terminal) {}
 
-  /// Reports that a step has ended.
-  void Report(const StepRow& row);
+  Status AfterRow(const ClosedRow& closed) override;
   /// Leaves the cursor at the start of an empty line, so that others may write.
-  void Finish() { line_.Finish(); }
+  void AtEnd(const TrainingEnd&) override { line_.Finish(); }
 
  private:
   Options options_;

@@ -1,50 +1,33 @@
 #include "train/loop/trainer.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <exception>
+#include <memory>
 #include <utility>
 
-#include "run/doubted_commit.h"
-#include "run/snapshot_service.h"
+#include "run/observers/kept_folder.h"
 #include "train/loop/planned_run.h"
 #include "train/loop/prepared_run.h"
-#include "train/loop/progress.h"
-#include "train/loop/run_watch.h"
-#include "train/loop/trainer_job.h"
+#include "train/loop/rank_notes.h"
+#include "train/loop/run_failure.h"
+#include "train/loop/run_observers.h"
+#include "train/loop/step_batch.h"
 #include "train/loop/trainer_loop.h"
 #include "train/process/log.h"
 
 namespace penstock::train {
 namespace {
 
-constexpr uint64_t kDefaultStepsPerPrint = 10;
-
-/// Whether the run is whole, as far as that can be seen: a training ends for what is gone, and not
-/// for a file system that does not answer for a while.
-Status CheckThere(const RunFolder& folder) {
-  Status whole = folder.CheckWhole();
-  if (whole.ok() || whole.error().code == ErrorCode::kNotFound) return whole;
-  LogNotice(
-      fmt::format("whether {} is whole cannot be seen: {}", folder.path(), whole.error().message));
-  return {};
-}
-
 LoopOptions LoopOptionsOf(const PreparedRun& run) {
   return {.config = run.job.config,
-          .shape = run.job.shape,
           .cost = CostOf(*run.job.model.description, run.job.spec, run.job.shape.sequence),
           .last_step = run.job.last_step,
-          .consumed_samples = run.consumed_samples,
           .keeps_consumed_samples = run.keeps_consumed_samples,
-          .world = run.job.world,
-          .library_memory = run.machine.library_memory,
           .run_json = run.identity,
           .changed = run.changed,
           .skips = run.info.skips,
-          .searches_every_skip = run.options.replay.has_value(),
           .commits_last = !run.options.replay || run.options.replay->commits};
 }
 
@@ -55,61 +38,15 @@ bool StopRequested(const PreparedRun& run) {
          (replay && run.machine.session->state().step >= replay->stop_after);
 }
 
-OverflowSearch SearchOf(PreparedRun& run, Ranks& ranks) {
+RankNotes NotesOf(const PreparedRun& run, Ranks& ranks, const SnapshotService* snapshots) {
   return {{.session = *run.machine.session,
-           .model = *run.machine.model,
-           .operators = *run.machine.checked,
+           .device = *run.machine.device,
+           .meter = *run.machine.meter,
+           .stop_requested = [&run] { return StopRequested(run); },
+           .snapshots = snapshots,
            .exchange = [&ranks](const zero::StepNote& note) { return ranks.ExchangeNotes(note); }},
-          run.job.config.dtype,
-          run.job.shape.sequence,
-          run.job.world};
-}
-
-/// What a loop works with: the parts of `run`, and those that are made for it on rank 0.
-LoopParts LoopPartsOf(PreparedRun& run, Ranks& ranks, OverflowSearch& search, Progress* progress,
-                      RunWatch* watch, SnapshotService* snapshots) {
-  return {
-      .session = *run.machine.session,
-      .model = *run.machine.model,
-      .data = run.job.data,
-      .device = *run.machine.device,
-      .meter = *run.machine.meter,
-      .metrics = run.rows ? &*run.rows : nullptr,
-      .monitor = run.monitor ? &*run.monitor : nullptr,
-      .progress = progress,
-      .stop_requested = [&run] { return StopRequested(run); },
-      .keep_folder =
-          [&run, &ranks] {
-            ranks.SetCleanup({});
-            if (run.folder) run.folder->Keep();
-            if (run.machine.trace) run.machine.trace->Keep();
-          },
-      .check_folder = [&run] { return run.folder ? CheckThere(*run.folder) : Status(); },
-      .note_doubt =
-          [&run](std::optional<uint64_t> step) {
-            if (!run.folder) return;
-            const Folder& folder = run.folder->folder();
-            const Status noted =
-                step ? NoteDoubt(folder, {run.info.state.uuid, *step}) : RemoveDoubt(folder);
-            // A run that goes on takes the commit back itself where it has to.
-            if (!noted.ok()) LogNotice(noted.error().message);
-          },
-      .watch = watch,
-      .search = &search,
-      .snapshots = snapshots,
-      .tell_failure = [&ranks](const Error& why) { ranks.Tell(why); },
-      .exchange_notes = [&ranks](const zero::StepNote& note) { return ranks.ExchangeNotes(note); },
-      .doing = ranks.doing(),
-      .hosts = ranks.job().hosts()};
-}
-
-Progress::Options ProgressOptions(const TrainJob& job) {
-  const auto every = static_cast<uint64_t>(job.config.steps_per_print);
-  return {.out = stderr,
-          .terminal = ::isatty(STDERR_FILENO) != 0,
-          .every = every == 0 ? kDefaultStepsPerPrint : every,
-          .breakdown = job.config.wall_clock_breakdown,
-          .last_step = job.last_step};
+          run.job.world,
+          run.machine.library_memory};
 }
 
 RunSummary Summarise(const PreparedRun& run, const LoopSummary& loop) {
@@ -143,7 +80,7 @@ Result<RunSummary> FinishRun(const PreparedRun& run, const LoopSummary& loop) {
   const std::string parts = summary.plan ? PlanNotice(*summary.plan, loop.steps, loop.skipped) : "";
   if (!parts.empty()) LogNotice(parts);
   const Status written = run.folder->WriteSummary(ToJson(summary));
-  const Status whole = CheckThere(*run.folder);
+  const Status whole = CheckThere(*run.folder, LogNotice);
   if (!whole.ok()) {
     return MakeError(whole.error().code, "{}; {}", whole.error().message,
                      CommittedIn(loop.committed_step, *run.machine.session, whole.error()));
@@ -156,37 +93,27 @@ Result<RunSummary> FinishRun(const PreparedRun& run, const LoopSummary& loop) {
   return summary;
 }
 
-/// Trains with rank 0's view of the run: its folder, and the terminal.
-Result<RunSummary> TrainFirst(PreparedRun& run, Ranks& ranks) {
-  SnapshotService snapshots(
-      run.folder->folder(), run.info, run.job.config.durable,
-      [&run] { return run.interrupt->requested(); }, LogNotice);
-  PENSTOCK_TRY(run.folder->Watch());
-  Progress progress(ProgressOptions(run.job));
-  const zero::Session& session = *run.machine.session;
-  const std::optional<ReplayOptions>& replay = run.options.replay;
-  const bool goes_on = run.options.resumes() || replay;
-  PENSTOCK_ASSIGN(
-      const std::unique_ptr<RunWatch> watch,
-      RunWatch::Begin(run.folder->folder(), WatchedRunOf(run.job, session.layout().model),
-                      goes_on ? std::optional(session.state().step) : std::nullopt,
-                      replay ? replay->record : nullptr));
-  OverflowSearch search = SearchOf(run, ranks);
-  TrainLoop loop(LoopPartsOf(run, ranks, search, &progress, watch.get(), &snapshots),
-                 LoopOptionsOf(run));
-  PENSTOCK_ASSIGN(const LoopSummary done, loop.Run());
-  progress.Finish();
-  return FinishRun(run, done);
-}
-
-Result<RunSummary> TrainOther(PreparedRun& run, Ranks& ranks) {
-  OverflowSearch search = SearchOf(run, ranks);
-  TrainLoop loop(LoopPartsOf(run, ranks, search, nullptr, nullptr, nullptr), LoopOptionsOf(run));
-  PENSTOCK_ASSIGN(const LoopSummary done, loop.Run());
-  if (run.machine.trace) PENSTOCK_TRY(FinishTrace(*run.machine.trace, done));
-  RunSummary summary = Summarise(run, done);
+/// The same on a rank that has no part in RUN.
+Result<RunSummary> FinishOther(const PreparedRun& run, const LoopSummary& loop) {
+  if (run.machine.trace) PENSTOCK_TRY(FinishTrace(*run.machine.trace, loop));
+  RunSummary summary = Summarise(run, loop);
   summary.shown = false;
   return summary;
+}
+
+Result<RunSummary> TrainPrepared(PreparedRun& run, Ranks& ranks) {
+  StepBatch batch(run.job.data, run.job.shape, run.job.config, run.job.world, run.consumed_samples);
+  PENSTOCK_ASSIGN(const std::unique_ptr<RunObservers> observers,
+                  RunObservers::Make(run, ranks, batch));
+  RankNotes notes = NotesOf(run, ranks, observers->snapshots());
+  TrainLoop loop({.session = *run.machine.session,
+                  .model = *run.machine.model,
+                  .batch = batch,
+                  .notes = notes,
+                  .observers = observers->all()},
+                 LoopOptionsOf(run));
+  PENSTOCK_ASSIGN(const LoopSummary done, loop.Run());
+  return ranks.first() ? FinishRun(run, done) : FinishOther(run, done);
 }
 
 Result<std::optional<RunSummary>> TrainTogether(const TrainOptions& given, ModelFamilies families,
@@ -194,8 +121,7 @@ Result<std::optional<RunSummary>> TrainTogether(const TrainOptions& given, Model
   PENSTOCK_ASSIGN(std::optional<PreparedRun> run, PrepareRun(given, families, ranks));
   std::optional<RunSummary> summary;
   if (run) {
-    PENSTOCK_ASSIGN(summary,
-                    ranks.OrEnd(ranks.first() ? TrainFirst(*run, ranks) : TrainOther(*run, ranks)));
+    PENSTOCK_ASSIGN(summary, ranks.OrEnd(TrainPrepared(*run, ranks)));
   }
   PENSTOCK_TRY(ranks.Finish());
   return summary;

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <span>
+#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "run/committed_run.h"
+#include "train/loop/run_failure.h"
 #include "train/process/log.h"
 
 namespace penstock::train {
@@ -15,112 +17,49 @@ namespace {
 /// Of the rows of a step, at most so many are named.
 constexpr uint64_t kNamedRows = 16;
 
-/// What a rank tells the others, by its place in the note.
-enum NoteField : size_t {
-  kStop,     ///< it was asked to stop
-  kCommit,   ///< it wants a commit
-  kCopying,  ///< it copies the newest commit, so that no other may be made
-  kReadBytes,
-  kWriteBytes,
-  kInitBytes,
-  kCommitBytes,
-  kVerifyBytes,
-  kEvictions,
-  kDevicePeak,
-  kHostPeak,
-  kCommWait,  ///< seconds since it began
-};
-static_assert(kCommWait < zero::kStepNoteSize);
-
-bool IsDynamic(const std::optional<config::LossScaling>& scaling) {
-  return scaling && scaling->loss_scale == 0;
-}
-
-/// Whether what happens every so many steps (0: never) is due after that of `row`.
-bool IsDue(const StepRow& row, int64_t every) {
-  if (every == 0) return false;
-  const auto steps = static_cast<uint64_t>(every);
-  return row.step / steps != row.previous_row.value_or(row.step - 1) / steps;
+/// The row of a step, but for what is measured when it ends.
+StepRow RowOf(const zero::StepOutcome& outcome, double loss) {
+  StepRow row;
+  row.step = outcome.step;
+  row.loss = loss;
+  row.grad_norm = outcome.grad_norm;
+  row.lr = outcome.lr;
+  row.loss_scale = outcome.loss_scale;
+  row.skipped = outcome.skipped;
+  return row;
 }
 
 }  // namespace
 
 TrainLoop::TrainLoop(LoopParts parts, LoopOptions options)
-    : parts_(std::move(parts)),
+    : parts_(parts),
       options_(std::move(options)),
-      rampup_(RampupOf(options_.config)),
-      consumed_samples_(options_.consumed_samples),
-      search_(IsDynamic(options_.config.loss_scaling), options_.searches_every_skip),
-      sound_(parts_.session.state().skipped_in_a_row == 0) {
-  const BatchShape& shape = options_.shape;
-  if (Trace* trace = parts_.meter.trace()) steps_ = trace->AddRow(TraceGroup::kSteps, "steps");
-  inputs_.reserve(shape.micro_batches * shape.micro_batch * shape.sequence);
-  targets_.reserve(inputs_.capacity());
-}
-
-TrainLoop::~TrainLoop() {
-  if (committing_) static_cast<void>(parts_.session.FinishCommit());
-}
+      commits_(parts.session, parts.notes, parts.observers, options_.config) {}
 
 Result<LoopSummary> TrainLoop::Run() {
-  const Status status = RunSteps();
-  if (status.ok()) return summary_;
-  const bool numeric = status.error().code == ErrorCode::kNumeric;
-  // A step that was not finished has no row.
-  const uint64_t failed = row_.has_value() ? row_->step : parts_.session.state().step + 1;
-  const std::optional<double> loss = numeric ? LastLoss() : std::nullopt;
-  // A step that ended the run for its gradient was not finished, and its loss counts all the same.
-  if (loss) NoteDoubt(*loss);
-  const NumericEnd end = HowItEnds(loss);
-  parts_.tell_failure(status.error());
-  // What is committed is known when the commit that was begun has ended. A step that waited for it
-  // may have failed because of it.
-  static_cast<void>(AwaitCommit());
-  const bool begun = begins_run_ && parts_.session.committed_step().has_value();
-  // Numbers may speak against the commit from which the run resumed, though it did no step.
-  const bool resumed = numeric && !begins_run_ && parts_.session.committed_step().has_value();
-  if (summary_.steps == 0 && !begun && !resumed) return status.error();
-  if (begun) parts_.keep_folder();
-  static_cast<void>(CloseRow(Now()));  // the first failure is the one to report
-  std::string message = status.error().message;
-  if (numeric) message += TakeBackDoubtfulCommit();
-  message += "; " + WhatIsCommitted(status.error());
-  if (numeric) message += HowToGoOn(failed, end);
-  if (numeric && parts_.watch != nullptr) {
-    parts_.watch->End(parts_.session.state().step, message);
-  }
-  return Error{status.error().code, std::move(message)};
+  const Status done = RunSteps();
+  if (!done.ok()) return Fail(done.error());
+  parts_.observers.AtEnd({.step = summary_.last_step, .doubted_commit = doubted_});
+  return summary_;
 }
 
 Status TrainLoop::RunSteps() {
-  summary_.begin = Now();
+  summary_.begin = parts_.notes.Now();
   // Initialisation reads nothing: what was read ahead since then is the first step's.
   summary_.begin.counters.nvme_read_bytes = 0;
   row_begin_ = summary_.begin;
-  last_commit_ = summary_.begin.time;
+  commits_.BeginSteps();
   PENSTOCK_TRY(BeginRun());
   const offload::CommitHead& state = parts_.session.state();
-  while (state.step < options_.last_step && !StopRequested()) {
+  while (state.step < options_.last_step && !parts_.notes.StopRequested()) {
     PENSTOCK_TRY(EndRow());
     PENSTOCK_TRY(RunStep());
-    parts_.keep_folder();
     PENSTOCK_TRY(parts_.session.CheckSkips());
-    if (CommitDue()) PENSTOCK_TRY(BeginCommit());
-    if (!options_.config.overlap) PENSTOCK_TRY(FinishCommit());
+    // After the last step the final commit is next.
+    if (state.step < options_.last_step && commits_.Due()) PENSTOCK_TRY(BeginCommit());
+    if (!options_.config.overlap) PENSTOCK_TRY(commits_.Finish());
   }
-  PENSTOCK_TRY(options_.commits_last ? CommitLast() : parts_.session.Drain());
-  if (!alone()) {
-    PENSTOCK_TRY(parts_.session.Drain());
-    PENSTOCK_ASSIGN(std::vector<zero::StepNote> notes, parts_.exchange_notes(Note()));
-    TakeNotes(std::move(notes));
-  }
-  summary_.end = Now();
-  PENSTOCK_TRY(CloseRow(summary_.end));
-  if (options_.commits_last) PENSTOCK_TRY(parts_.session.CheckCommit());
-  summary_.last_step = state.step;
-  summary_.committed_step = parts_.session.committed_step().value_or(0);
-  summary_.interrupted = state.step < options_.last_step;
-  return {};
+  return EndRun();
 }
 
 Status TrainLoop::BeginRun() {
@@ -129,7 +68,7 @@ Status TrainLoop::BeginRun() {
   if (!is_new || parts_.session.state().step >= options_.last_step) return {};
   begins_run_ = true;
   PENSTOCK_TRY(BeginCommit());
-  return options_.config.overlap ? Status() : FinishCommit();
+  return options_.config.overlap ? Status() : commits_.Finish();
 }
 
 Status TrainLoop::PassOver() {
@@ -137,127 +76,72 @@ Status TrainLoop::PassOver() {
     const uint64_t done = parts_.session.state().step;
     if (!range.Has(done + 1)) continue;
     PENSTOCK_TRY(parts_.session.PassOver(range.last));
-    // Their rows count as taken.
-    for (uint64_t step = done; step < range.last; ++step) {
-      consumed_samples_ += rampup_.BatchAfter(consumed_samples_);
-    }
-    if (parts_.metrics == nullptr) continue;
+    parts_.batch.PassOver(range.last - done);
     LogNotice(fmt::format("steps {} to {} are passed over", range.first, range.last));
   }
   return {};
 }
 
 Status TrainLoop::RunStep() {
-  const uint64_t before = parts_.session.state().step;
+  zero::Session& session = parts_.session;
+  StepBatch& batch = parts_.batch;
+  const uint64_t before = session.state().step;
   PENSTOCK_TRY(PassOver());
-  const uint64_t number = parts_.session.state().step + 1;
-  const uint64_t samples = rampup_.BatchAfter(consumed_samples_);
-  const uint64_t micro_batches = samples / options_.shape.micro_batch / options_.world.size;
-  Doing("reads the data of", number);
-  PENSTOCK_TRY(ReadBatch(micro_batches));
-  if (number == options_.last_step) parts_.session.ExpectLastStep();
-  PENSTOCK_ASSIGN(zero::Step step, parts_.session.BeginStep(micro_batches));
-  PENSTOCK_TRY(parts_.model.ForwardBackward(step, inputs_, targets_));
+  const uint64_t number = session.state().step + 1;
+  parts_.observers.Doing("reads the data of", number);
+  PENSTOCK_TRY(batch.Read());
+  if (number == options_.last_step) session.ExpectLastStep();
+  PENSTOCK_ASSIGN(zero::Step step, session.BeginStep(batch.micro_batches()));
+  PENSTOCK_TRY(parts_.model.ForwardBackward(step, batch.inputs(), batch.targets()));
   computed_ = true;
-  PENSTOCK_TRY(FinishCommit());
-  KeepCommit();
+  PENSTOCK_TRY(commits_.Finish());
+  commits_.KeepIfConfirmed();
   const double loss_scale = step.loss_scale();
-  PENSTOCK_ASSIGN(zero::StepOutcome outcome, step.Finish(Note()));
-  TakeNotes(std::move(outcome.notes));
-  if (!alone() && options_.world.rank == 0) NameSlowRank();
+  PENSTOCK_ASSIGN(zero::StepOutcome outcome, step.Finish(commits_.Note()));
+  parts_.notes.Take(std::move(outcome.notes));
   PENSTOCK_ASSIGN(const double loss, parts_.model.Loss());
-  NoteDoubt(loss);
+  doubted_ = DoubtedCommit(loss);
 
-  StepRow row;
-  row.step = outcome.step;
-  row.loss = loss;
-  row.grad_norm = outcome.grad_norm;
-  row.lr = outcome.lr;
-  row.loss_scale = outcome.loss_scale;
-  row.skipped = outcome.skipped;
-  row.tokens = inputs_.size() * options_.world.size;
-  row.world_size = options_.world.size;
+  StepRow row = RowOf(outcome, loss);
+  row.tokens = batch.tokens();
+  row.world_size = parts_.notes.world().size;
   if (before + 1 < row.step) row.previous_row = before;
   if (summary_.steps == 0) row.changed = options_.changed;
-  if (options_.config.wall_clock_breakdown) SetPhases(outcome, &row);
-  PENSTOCK_TRY(Watch(row, loss_scale));
-  consumed_samples_ += samples;
+  if (options_.config.wall_clock_breakdown) {
+    row.forward_s = ToSeconds(outcome.loss_at - row_begin_.time);
+    row.backward_s = ToSeconds(outcome.gradients_at - outcome.loss_at);
+  }
+  PENSTOCK_TRY(TellOf(row, loss_scale));
+  batch.Done();
+  commits_.StepDone(row);
   Count(row);
   row_ = row;
   return {};
 }
 
-void TrainLoop::SetPhases(const zero::StepOutcome& outcome, StepRow* row) const {
-  row->forward_s = ToSeconds(outcome.loss_at - row_begin_.time);
-  row->backward_s = ToSeconds(outcome.gradients_at - outcome.loss_at);
-}
-
-Status TrainLoop::ReadBatch(uint64_t micro_batches) {
-  const BatchShape& shape = options_.shape;
-  const size_t tokens = shape.micro_batch * shape.sequence;
-  inputs_.resize(micro_batches * tokens);
-  targets_.resize(inputs_.size());
-  for (uint64_t j = 0; j < micro_batches; ++j) {
-    PENSTOCK_TRY(parts_.data.Read(PositionOf(j, 0), shape.micro_batch,
-                                  std::span(inputs_).subspan(j * tokens, tokens),
-                                  std::span(targets_).subspan(j * tokens, tokens)));
-  }
-  return {};
-}
-
-uint64_t TrainLoop::PositionOf(uint64_t micro_batch, uint64_t i) const {
-  const comm::World& world = options_.world;
-  return consumed_samples_ + (micro_batch * world.size + world.rank) * options_.shape.micro_batch +
-         i;
-}
-
-Status TrainLoop::Watch(const StepRow& row, double loss_scale) {
-  PENSTOCK_TRY(Search(row));
-  if (parts_.watch == nullptr) return {};
-  StepNumbers numbers{.step = row.step,
-                      .loss = row.loss,
-                      .forward_finite = std::isfinite(row.loss),
-                      .grad_norm = row.grad_norm,
-                      .loss_scale = loss_scale,
-                      .skipped = row.skipped,
-                      .lr = row.lr,
-                      .steps_to_stop = parts_.session.SkipsToTheEnd(),
-                      .first = search_.first()};
-  const uint64_t samples = row.tokens / options_.shape.sequence;
-  for (uint64_t i = 0; i < std::min(samples, kNamedRows); ++i) {
-    numbers.rows.push_back(parts_.data.RowAt(consumed_samples_ + i));
-  }
+Status TrainLoop::TellOf(const StepRow& row, double loss_scale) {
+  DoneStep step{.numbers = {.step = row.step,
+                            .loss = row.loss,
+                            .forward_finite = std::isfinite(row.loss),
+                            .grad_norm = row.grad_norm,
+                            .loss_scale = loss_scale,
+                            .skipped = row.skipped,
+                            .lr = row.lr,
+                            .steps_to_stop = parts_.session.SkipsToTheEnd(),
+                            .rows = parts_.batch.FirstRows(kNamedRows)},
+                .skipped_in_a_row = parts_.session.state().skipped_in_a_row,
+                .figures = parts_.session.figures(),
+                .doubted_commit = doubted_,
+                .waited = parts_.notes.Waited()};
   for (const LayerMagnitudes& layer : parts_.model.Magnitudes()) {
-    numbers.layers.push_back({.attention = layer.attention, .residual = layer.residual});
+    step.numbers.layers.push_back({.attention = layer.attention, .residual = layer.residual});
   }
-  parts_.watch->Step(std::move(numbers), parts_.session.figures());
-  return {};
-}
-
-Status TrainLoop::Search(const StepRow& row) {
-  const bool finite = std::isfinite(row.loss);
-  const bool due = search_.Due({.step = row.step,
-                                .forward_finite = finite,
-                                .skipped_in_a_row = parts_.session.state().skipped_in_a_row,
-                                .steps_to_stop = parts_.session.SkipsToTheEnd()});
-  // Nothing is read ahead for a step after the last.
-  if (parts_.search == nullptr || !due || row.step == options_.last_step) return {};
-  Doing("computes again, to find what overflows,", row.step);
-  PENSTOCK_ASSIGN(
-      std::optional<FirstNonFinite> first,
-      parts_.search->Run(inputs_, targets_, finite, [this](uint64_t micro_batch, uint64_t i) {
-        return parts_.data.RowAt(PositionOf(micro_batch, i));
-      }));
-  search_.Found(std::move(first));
+  PENSTOCK_TRY(parts_.observers.AfterStep(step));
+  first_is_known_ = step.numbers.first.has_value();
   return {};
 }
 
 void TrainLoop::Count(const StepRow& row) {
-  sound_ = std::isfinite(row.loss) && !row.skipped;
-  if (IsDue(row, options_.config.commit_every_steps)) commit_due_ = true;
-  if (keep_ == Keep::kNothing && IsDue(row, options_.config.snapshot_every_steps)) {
-    keep_ = Keep::kNextCommit;
-  }
   summary_.steps += 1;
   summary_.skipped += row.skipped ? 1 : 0;
   summary_.tokens += row.tokens;
@@ -268,97 +152,121 @@ void TrainLoop::Count(const StepRow& row) {
 Status TrainLoop::CloseRow(const Reading& now) {
   if (!row_.has_value()) return {};
   Measure(row_begin_, now, options_.cost, &*row_);
-  if (parts_.watch != nullptr) parts_.watch->Took(row_->step_s);
-  if (Trace* trace = parts_.meter.trace()) {
-    trace->Add(steps_, fmt::format("step {}", row_->step), row_begin_.time, now.time);
-  }
-  // A row that is written is done with; the monitor can be given one again.
-  if (parts_.monitor != nullptr) PENSTOCK_TRY(parts_.monitor->Append(*row_, consumed_samples_));
-  if (parts_.metrics != nullptr) PENSTOCK_TRY(parts_.metrics->Append(*row_));
-  if (parts_.progress != nullptr) parts_.progress->Report(*row_);
+  PENSTOCK_TRY(parts_.observers.AfterRow({.row = *row_,
+                                          .samples = parts_.batch.consumed_samples(),
+                                          .begin = row_begin_.time,
+                                          .end = now.time}));
   row_.reset();
   row_begin_ = now;
   return {};
 }
 
 Status TrainLoop::EndRow() {
-  Status written = CloseRow(Now());
-  if (written.ok() || !alone()) return written;
+  Status written = CloseRow(parts_.notes.Now());
+  if (written.ok() || !parts_.notes.alone()) return written;
   const Status committed = CommitLast();
   if (committed.ok()) return written;
   return Error{written.error().code,
                fmt::format("{}; {}", written.error().message, committed.error().message)};
 }
 
-bool TrainLoop::Copying() const {
-  return parts_.snapshots != nullptr && parts_.snapshots->copying();
-}
-
-zero::StepNote TrainLoop::Note() const {
-  if (alone()) return {};
-  const zero::EngineCounters counters = parts_.session.counters();
-  zero::StepNote note{};
-  note[kStop] = parts_.stop_requested() ? 1 : 0;
-  note[kCommit] = CommitWanted() ? 1 : 0;
-  note[kCopying] = Copying() ? 1 : 0;
-  note[kReadBytes] = static_cast<double>(counters.nvme_read_bytes);
-  note[kWriteBytes] = static_cast<double>(counters.nvme_write_bytes);
-  note[kInitBytes] = static_cast<double>(counters.nvme_init_bytes);
-  note[kCommitBytes] = static_cast<double>(counters.nvme_commit_bytes);
-  note[kVerifyBytes] = static_cast<double>(counters.nvme_verify_bytes);
-  note[kEvictions] = static_cast<double>(counters.evictions);
-  note[kDevicePeak] = static_cast<double>(DevicePeak().value);
-  note[kHostPeak] = static_cast<double>(parts_.session.host_peak().value);
-  note[kCommWait] = ToSeconds(parts_.meter.Totals().comm_wait);
-  return note;
-}
-
-void TrainLoop::TakeNotes(std::vector<zero::StepNote> notes) {
-  if (alone()) return;
-  notes_ = std::move(notes);
-  copying_ = false;
-  for (const zero::StepNote& note : notes_) {
-    stop_requested_ = stop_requested_ || note[kStop] != 0;
-    copying_ = copying_ || note[kCopying] != 0;
+Status TrainLoop::BeginCommit() {
+  nlohmann::ordered_json json = {{"run", nlohmann::ordered_json::parse(options_.run_json)}};
+  if (row_.has_value()) {
+    // The row reaches metrics.jsonl only when the next step starts: without this copy a crash in
+    // between would leave a committed step without its row.
+    StepRow row = *row_;
+    Measure(row_begin_, parts_.notes.Now(), options_.cost, &row);
+    json["row"] = nlohmann::ordered_json::parse(ToJson(row));
   }
-  commit_wanted_ = notes_.front()[kCommit] != 0;
-}
-
-void TrainLoop::NameSlowRank() {
-  std::vector<double> waited;
-  for (const zero::StepNote& note : notes_) waited.push_back(note[kCommWait]);
-  const double now = ToSeconds(std::chrono::steady_clock::now().time_since_epoch());
-  const std::optional<SlowRank::Finding> slow = slow_rank_.Step(waited, now);
-  if (!slow) return;
-  LogNotice(
-      fmt::format("rank {} (host {}) is slow: for {:.0f} % of the last {} steps all others "
-                  "waited for it; this is said once",
-                  slow->rank, parts_.hosts[slow->rank], 100 * slow->share, SlowRank::kSteps));
-}
-
-void TrainLoop::Doing(const char* what, uint64_t step) const {
-  if (parts_.doing) parts_.doing(fmt::format("{} step {}", what, step));
-}
-
-Reading TrainLoop::Now() const {
-  Reading reading{.time = std::chrono::steady_clock::now(),
-                  .activity = parts_.meter.Totals(),
-                  .counters = parts_.session.counters(),
-                  .device_peak = DevicePeak(),
-                  .host_peak = parts_.session.host_peak()};
-  for (size_t rank = 0; rank < notes_.size(); ++rank) {
-    if (rank == options_.world.rank) continue;
-    const auto told = [&](NoteField field) { return static_cast<uint64_t>(notes_[rank][field]); };
-    reading.counters.nvme_read_bytes += told(kReadBytes);
-    reading.counters.nvme_write_bytes += told(kWriteBytes);
-    reading.counters.nvme_init_bytes += told(kInitBytes);
-    reading.counters.nvme_commit_bytes += told(kCommitBytes);
-    reading.counters.nvme_verify_bytes += told(kVerifyBytes);
-    reading.counters.evictions += told(kEvictions);
-    reading.device_peak = std::max(reading.device_peak, Bytes{told(kDevicePeak)});
-    reading.host_peak = std::max(reading.host_peak, Bytes{told(kHostPeak)});
+  if (options_.config.rampup || options_.keeps_consumed_samples) {
+    json[kConsumedSamples] = parts_.batch.consumed_samples();
   }
-  return reading;
+  return commits_.Begin(json.dump());
+}
+
+Status TrainLoop::CommitLast() {
+  PENSTOCK_TRY(commits_.Finish());
+  const uint64_t step = parts_.session.state().step;
+  if (parts_.session.committed_step() == step) return {};
+  // The loss of a skipped step does not speak against weights that gave a finite one, with other
+  // data.
+  if (row_.has_value() && !std::isfinite(row_->loss) && !parts_.session.proven()) {
+    return MakeError(ErrorCode::kNumeric,
+                     "step {}: the loss is not finite, and what the weights are now is not "
+                     "committed",
+                     step);
+  }
+  if (!parts_.notes.StopRequested()) commits_.KeepIfConfirmed();
+  PENSTOCK_TRY(commits_.AwaitCopy());
+  PENSTOCK_TRY(BeginCommit());
+  return commits_.Finish();
+}
+
+Status TrainLoop::EndRun() {
+  PENSTOCK_TRY(options_.commits_last ? CommitLast() : parts_.session.Drain());
+  if (!parts_.notes.alone()) {
+    PENSTOCK_TRY(parts_.session.Drain());
+    PENSTOCK_TRY(commits_.ExchangeNotes());
+  }
+  summary_.end = parts_.notes.Now();
+  PENSTOCK_TRY(CloseRow(summary_.end));
+  if (options_.commits_last) PENSTOCK_TRY(parts_.session.CheckCommit());
+  summary_.last_step = parts_.session.state().step;
+  summary_.committed_step = parts_.session.committed_step().value_or(0);
+  summary_.interrupted = summary_.last_step < options_.last_step;
+  return {};
+}
+
+Error TrainLoop::Fail(const Error& why) {
+  zero::Session& session = parts_.session;
+  const config::Config& config = options_.config;
+  const bool numeric = why.code == ErrorCode::kNumeric;
+  const std::optional<double> loss = numeric ? LastLoss() : std::nullopt;
+  // A step that ended the run for its gradient was not finished, and its loss counts all the same.
+  if (loss) doubted_ = DoubtedCommit(*loss);
+  // A step that was not finished has no row.
+  const NumericFailure failure{.step = row_.has_value() ? row_->step : session.state().step + 1,
+                               .end = HowItEnds(loss, row_, session, config),
+                               .first_is_known = first_is_known_};
+  parts_.observers.Failing(why, doubted_);
+  // What is committed is known when the commit that was begun has ended. A step that waited for it
+  // may have failed because of it.
+  static_cast<void>(commits_.Await());
+  const bool committed = session.committed_step().has_value();
+  // Numbers may speak against the commit from which the run resumed, though it did no step.
+  if (summary_.steps == 0 && !(committed && (begins_run_ || numeric))) return why;
+  static_cast<void>(CloseRow(parts_.notes.Now()));  // the first failure is the one to report
+  Error error = why;
+  if (numeric) {
+    parts_.observers.ReleaseCommit();
+    const TakenBack commit = TakeBackDoubtfulCommit(session);
+    if (commit.taken) doubted_.reset();  // it names no commit any more
+    error.message += commit.text;
+  }
+  error.message += "; " + WhatIsCommitted(session, config.durable, why);
+  if (numeric) error.message += HowToGoOn(failure, session, config);
+  parts_.observers.AtEnd({.step = session.state().step,
+                          .begun = begins_run_ && committed,
+                          .failure = error,
+                          .doubted_commit = doubted_});
+  return error;
+}
+
+std::optional<double> TrainLoop::LastLoss() const {
+  // A search computes the step again, so the row knows better than the model.
+  if (row_) return row_->loss;
+  if (!computed_) return {};
+  const Result<double> loss = parts_.model.Loss();
+  return loss.ok() ? std::optional(*loss) : std::nullopt;
+}
+
+std::optional<uint64_t> TrainLoop::DoubtedCommit(double loss) const {
+  const zero::Session& session = parts_.session;
+  // A commit that this run did not make is not taken back, and may be as bad.
+  const bool untried = session.untried() && !std::isfinite(loss);
+  const bool doubtful = options_.config.durable && (session.commit_is_doubtful() || untried);
+  return doubtful ? session.committed_step() : std::nullopt;
 }
 
 }  // namespace penstock::train

@@ -35,6 +35,10 @@ class MemoryFile {
   std::FILE* file_;
 };
 
+void Close(Progress& progress, const StepRow& row) {
+  EXPECT_TRUE(progress.AfterRow({.row = row, .samples = 0, .begin = {}, .end = {}}).ok());
+}
+
 StepRow Row(uint64_t step) {
   StepRow row;
   row.step = step;
@@ -62,7 +66,7 @@ TEST(ProgressLine, SaysThatAStepWasSkipped) {
 TEST(Progress, WithoutATerminalPrintsEveryNthStepAndTheLast) {
   MemoryFile out;
   Progress progress({.out = out.file(), .terminal = false, .every = 2, .last_step = 5});
-  for (uint64_t step = 1; step <= 5; ++step) progress.Report(Row(step));
+  for (uint64_t step = 1; step <= 5; ++step) Close(progress, Row(step));
   const std::string text = out.text();
   EXPECT_THAT(text, Not(HasSubstr("step 1/")));
   EXPECT_THAT(text, HasSubstr("penstock: step 2/5"));
@@ -81,7 +85,7 @@ TEST(Progress, SaysWhatThePartsOfStepsTookSinceTheLastLine) {
     StepRow row = Row(seconds == 0.25 ? 1 : seconds == 0.5 ? 2 : 3);
     row.forward_s = seconds;
     row.backward_s = 0.5;
-    progress.Report(row);
+    Close(progress, row);
   }
   EXPECT_THAT(out.text(), HasSubstr("forward 375.00 ms  backward 500.00 ms  step 1125.00 ms\n"));
   EXPECT_THAT(out.text(), HasSubstr("forward 1000.00 ms  backward 500.00 ms  step 500.00 ms\n"));
@@ -91,8 +95,8 @@ TEST(Progress, OnATerminalRewritesOneLineAndEndsIt) {
   MemoryFile out;
   {
     Progress progress({.out = out.file(), .terminal = true, .last_step = 5});
-    progress.Report(Row(1));
-    progress.Report(Row(2));
+    Close(progress, Row(1));
+    Close(progress, Row(2));
     EXPECT_THAT(out.text(), Not(HasSubstr("\n")));
   }
   const std::string text = out.text();
@@ -106,10 +110,10 @@ TEST(Progress, EstimatesFromTheMeanOfItsSteps) {
   Progress progress({.out = out.file(), .terminal = true, .last_step = 12});
   StepRow row = Row(1);
   row.step_s = 1;
-  progress.Report(row);
+  Close(progress, row);
   row.step = 2;
   row.step_s = 5;
-  progress.Report(row);
+  Close(progress, row);
   EXPECT_THAT(out.text(), HasSubstr("remaining 0:30"));
 }
 

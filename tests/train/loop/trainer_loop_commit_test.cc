@@ -24,7 +24,7 @@ TEST_F(TrainLoopTest, AFailureAfterACommitSaysWhichStepIsCommitted) {
 
 TEST_F(TrainLoopTest, ARunWhoseFolderIsGoneAtACommitEndsThereAndSaysWhatIsCommitted) {
   options_.config.commit_every_steps = 2;
-  gone_after_ = 3;
+  run_.gone_after = 3;
   EXPECT_TRUE(
       FailsWith(Run(8), ErrorCode::kNotFound, {"RUN was removed", "step 4 is committed in"}));
   EXPECT_THAT(CommittedSteps(), ElementsAre(0, 2, 4));
@@ -193,7 +193,7 @@ TEST_F(TrainLoopTest, ACommitInDoubtIsNotedBeforeTheNextLossAndNoLongerWhenItIsT
   options_.config.commit_every_steps = 1;
   model_.nan_from = 3;
   EXPECT_FALSE(Run(9).ok());
-  EXPECT_THAT(doubts_, ElementsAre(std::pair(2, 2), std::pair(-1, 1)));
+  EXPECT_THAT(run_.doubts, ElementsAre(std::pair(2, 2), std::pair(-1, 1)));
 }
 
 TEST_F(TrainLoopTest, ACommitInDoubtIsNotedAlsoByARunThatSkipsNoSteps) {
@@ -204,7 +204,7 @@ TEST_F(TrainLoopTest, ACommitInDoubtIsNotedAlsoByARunThatSkipsNoSteps) {
   EXPECT_TRUE(FailsWith(Run(9), ErrorCode::kNumeric,
                         {"the gradient is not finite", "the commit of step 2 was taken back",
                          "step 1 is committed"}));
-  EXPECT_THAT(doubts_, ElementsAre(std::pair(2, 2), std::pair(-1, 1)));
+  EXPECT_THAT(run_.doubts, ElementsAre(std::pair(2, 2), std::pair(-1, 1)));
 }
 
 TEST_F(TrainLoopTest, ACommitWhoseFirstLossAfterAResumeIsNotFiniteIsNamedAndNoted) {
@@ -216,11 +216,11 @@ TEST_F(TrainLoopTest, ACommitWhoseFirstLossAfterAResumeIsNotFiniteIsNamedAndNote
     engine_.steps.clear();
     engine_.commits.clear();
     model_.inputs.clear();
-    doubts_.clear();
+    run_.doubts.clear();
     std::filesystem::remove(folder_.Path("metrics.jsonl"));
     EXPECT_TRUE(FailsWith(Run(9), ErrorCode::kNumeric,
                           {"step 3 is committed in", "no loss that these weights gave"}));
-    EXPECT_THAT(doubts_, ElementsAre(std::pair(3, 3)));
+    EXPECT_THAT(run_.doubts, ElementsAre(std::pair(3, 3)));
   }
 }
 
@@ -230,7 +230,7 @@ TEST_F(TrainLoopTest, AResumedCommitWithAFiniteLossIsNotInDoubtThoughTheGradient
   engine_.skip = {true};
   EXPECT_TRUE(FailsWith(Run(9), ErrorCode::kNumeric,
                         {"step 3 is committed in", "--resume repeats the steps after it"}));
-  EXPECT_THAT(doubts_, ::testing::IsEmpty());
+  EXPECT_THAT(run_.doubts, ::testing::IsEmpty());
 }
 
 TEST_F(TrainLoopTest, AResumedRunThatIsNotDurableIsNotToldOfACommitBefore) {
@@ -293,7 +293,7 @@ TEST_F(TrainLoopTest, NoReplayIsNamedForGradientsThatAreAllZero) {
 TEST_F(TrainLoopTest, AHealthyRunNotesNoDoubt) {
   options_.config.commit_every_steps = 1;
   ASSERT_TRUE(Run(4).ok());
-  EXPECT_THAT(doubts_, ::testing::IsEmpty());
+  EXPECT_THAT(run_.doubts, ::testing::IsEmpty());
 }
 
 TEST_F(TrainLoopTest, ASkippedLastStepWithAFiniteLossIsCommittedAsItChangedNothing) {
@@ -351,7 +351,7 @@ TEST_F(TrainLoopTest, ACommitHoldsTheRunAndTheRowOfItsStep) {
 }
 
 TEST_F(TrainLoopTest, ABatchThatWasChangedBeginsWhereTheOneBeforeHasEnded) {
-  options_.consumed_samples = 3;  // no whole micro-batches of 2
+  consumed_samples_ = 3;  // no whole micro-batches of 2
   options_.keeps_consumed_samples = true;
   ASSERT_TRUE(Run(2).ok());
   EXPECT_EQ(model_.inputs[0].front(), 3 * static_cast<int32_t>(kSequence));
@@ -386,14 +386,14 @@ TEST_F(TrainLoopTest, AFailureOfTheFirstStepKeepsTheRunOnceStepZeroIsCommitted) 
   engine_.fail_steps_from = 1;
   EXPECT_TRUE(FailsWith(Run(3), ErrorCode::kIo, {"a bad block; step 0 is committed in"}));
   EXPECT_THAT(CommittedSteps(), ElementsAre(0));
-  EXPECT_TRUE(folder_kept_);
+  EXPECT_TRUE(run_.kept);
 }
 
 TEST_F(TrainLoopTest, AFailureToCommitStepZeroLeavesNothing) {
   engine_.fail_commit = true;
   EXPECT_TRUE(FailsWith(Run(3), ErrorCode::kOutOfSpace, {"no space"}));
   EXPECT_TRUE(Rows().empty());
-  EXPECT_FALSE(folder_kept_);
+  EXPECT_FALSE(run_.kept);
 }
 
 TEST_F(TrainLoopTest, WhenAskedToStopFinishesTheStepAndCommitsIt) {
@@ -420,7 +420,7 @@ TEST_F(TrainLoopTest, AFailedCommitEndsTheRun) {
   ASSERT_FALSE(summary.ok());
   EXPECT_EQ(summary.error().code, ErrorCode::kOutOfSpace);
   EXPECT_EQ(Rows().size(), 1U);
-  EXPECT_TRUE(folder_kept_);
+  EXPECT_TRUE(run_.kept);
 }
 
 }  // namespace

@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "run/observers/observer_list.h"
+#include "run/observers/row_files.h"
 #include "tests/temp_folder.h"
 #include "train/loop/trainer_job.h"
 #include "train/loop/trainer_loop.h"
@@ -104,6 +106,7 @@ class ScriptedEngine final : public zero::ForwardingEngine {
   }
   Status Drain() override { return {}; }
   zero::EngineCounters counters() const override { return totals; }
+  const zero::StepFigures& figures() const override { return figures_; }
   Bytes host_peak() const override { return 5_MiB; }
   const zero::EngineOptions& options() const override { return made_with; }
   zero::EngineOptions made_with;
@@ -122,6 +125,7 @@ class ScriptedEngine final : public zero::ForwardingEngine {
 
  private:
   std::optional<zero::TrainState> committing_;
+  zero::StepFigures figures_;
   offload::ShardLayout layout_;
   std::vector<std::string> paths_;
 };
@@ -171,6 +175,46 @@ class FakeDevice final : public device::Device {
   const std::string name_ = "fake";
 };
 
+/// RUN as a test wants it, and what is noted in it.
+class ScriptedFolder final : public StepObserver {
+ public:
+  explicit ScriptedFolder(const ScriptedEngine& engine) : engine_(engine) {}
+
+  bool kept = false;
+  size_t gone_after = std::numeric_limits<size_t>::max();  ///< commits
+  /// The commit in doubt (-1: none), and the newest one when that was said; one entry a change.
+  std::vector<std::pair<int, int>> doubts;
+
+  Status AfterStep(DoneStep& step) override {
+    Note(step.doubted_commit);
+    kept = true;
+    return {};
+  }
+  Status AfterCommit() override {
+    if (engine_.commits.size() >= gone_after) {
+      return MakeError(ErrorCode::kNotFound, "RUN was removed");
+    }
+    kept = true;
+    return {};
+  }
+  void Failing(const Error&, const std::optional<uint64_t>& doubted_commit) override {
+    Note(doubted_commit);
+  }
+  void AtEnd(const TrainingEnd& end) override {
+    Note(end.doubted_commit);
+    kept = kept || end.begun;
+  }
+
+ private:
+  void Note(const std::optional<uint64_t>& doubted) {
+    const int step = doubted ? static_cast<int>(*doubted) : -1;
+    if (step == (doubts.empty() ? -1 : doubts.back().first)) return;
+    doubts.emplace_back(step, engine_.commits.back().step);
+  }
+
+  const ScriptedEngine& engine_;
+};
+
 class TrainLoopTest : public ::testing::Test {
  protected:
   TrainLoopTest() {
@@ -179,7 +223,7 @@ class TrainLoopTest : public ::testing::Test {
     options_.config.gradient_accumulation_steps = 2;
     options_.config.commit_every_seconds = 0;
     options_.config.optimizer.lr = 0.5;
-    options_.shape = {.micro_batch = 2, .micro_batches = 2, .sequence = kSequence};
+    shape_ = {.micro_batch = 2, .micro_batches = 2, .sequence = kSequence};
     options_.cost = {.parameters = 10, .layers = 1, .width = 2, .sequence = kSequence};
     options_.config.check_grad_overflow = true;
     options_.config.compute_threads = 2;
@@ -193,28 +237,24 @@ class TrainLoopTest : public ::testing::Test {
     EXPECT_TRUE(data.ok()) << data.error().message;
     Result<MetricsWriter> metrics = MetricsWriter::Create(folder_.Open(), "metrics.jsonl");
     EXPECT_TRUE(metrics.ok()) << metrics.error().message;
-    Progress progress({.out = stderr, .terminal = false, .every = 0});
     engine_.made_with = {.config = options_.config, .seed = 9};
     zero::Session session(engine_);
     EXPECT_TRUE(engine_.resumes ? session.Adopt().ok() : session.Initialize({}).ok());
+    StepBatch batch(*data, shape_, options_.config, {}, consumed_samples_);
+    RankNotes notes({.session = session,
+                     .device = device_,
+                     .meter = meter_,
+                     .stop_requested = [this] { return model_.inputs.size() >= stop_after_; }},
+                    {}, {});
+    RowFiles rows(*metrics, nullptr);
+    ObserverList observers;
+    observers.Add(Turn::kRows, rows);
+    observers.Add(Turn::kFolder, run_);
     TrainLoop loop({.session = session,
                     .model = model_,
-                    .data = *data,
-                    .device = device_,
-                    .meter = meter_,
-                    .metrics = &*metrics,
-                    .progress = &progress,
-                    .stop_requested = [this] { return model_.inputs.size() >= stop_after_; },
-                    .keep_folder = [this] { folder_kept_ = true; },
-                    .check_folder = [this]() -> Status {
-                      if (engine_.commits.size() < gone_after_) return {};
-                      return MakeError(ErrorCode::kNotFound, "RUN was removed");
-                    },
-                    .note_doubt =
-                        [this](std::optional<uint64_t> step) {
-                          doubts_.emplace_back(step ? static_cast<int>(*step) : -1,
-                                               engine_.commits.back().step);
-                        }},
+                    .batch = batch,
+                    .notes = notes,
+                    .observers = observers},
                    options_);
     return loop.Run();
   }
@@ -244,12 +284,11 @@ class TrainLoopTest : public ::testing::Test {
   ScriptedModel model_;
   FakeDevice device_;
   ActivityMeter meter_;
+  BatchShape shape_;
   LoopOptions options_;
-  bool folder_kept_ = false;
+  uint64_t consumed_samples_ = 0;
+  ScriptedFolder run_{engine_};
   size_t stop_after_ = std::numeric_limits<size_t>::max();
-  /// Of each note: the commit in doubt (-1: none), and the newest there was.
-  std::vector<std::pair<int, uint64_t>> doubts_;
-  size_t gone_after_ = std::numeric_limits<size_t>::max();  ///< commits
 };
 
 }  // namespace penstock::train

@@ -78,7 +78,7 @@ TEST_F(TrainLoopTest, ABatchThatGrowsTakesTheRowsAfterThoseThatWereTaken) {
 
 TEST_F(TrainLoopTest, ABatchThatGrowsGoesOnAfterWhatACommitSaysWasTaken) {
   options_.config.rampup = config::RampupConfig{.start = 2, .increment = 2, .samples = 6};
-  options_.consumed_samples = 4;
+  consumed_samples_ = 4;
   ASSERT_TRUE(Run(2).ok());
   EXPECT_THAT(RowsOf(model_.inputs[0]), ElementsAre(4, 5));
   EXPECT_THAT(RowsOf(model_.inputs[1]), ElementsAre(6, 7, 8, 9));
@@ -108,7 +108,7 @@ TEST_F(TrainLoopTest, WithoutStepsOnlyCommits) {
   const Result<LoopSummary> summary = Run(0);
   ASSERT_TRUE(summary.ok()) << summary.error().message;
   EXPECT_THAT(CommittedSteps(), ElementsAre(0));
-  EXPECT_TRUE(folder_kept_);
+  EXPECT_TRUE(run_.kept);
   EXPECT_TRUE(Rows().empty());
   EXPECT_FALSE(summary->first_loss.has_value());
 }
@@ -172,7 +172,7 @@ TEST_F(TrainLoopTest, TwentySkippedStepsInARowEndTheRunWithAllRowsAndNoLaterComm
   EXPECT_THAT(summary.error().message, HasSubstr("step 0 is committed"));
   EXPECT_EQ(Rows().size(), 21U);
   EXPECT_THAT(CommittedSteps(), ElementsAre(0));
-  EXPECT_TRUE(folder_kept_);
+  EXPECT_TRUE(run_.kept);
 }
 
 TEST_F(TrainLoopTest, TheEngineIsToldOfTheLastStepAloneAndBeforeItBegins) {
@@ -194,7 +194,7 @@ TEST_F(TrainLoopTest, FailuresOfTheEngineAreItsErrors) {
   EXPECT_EQ(step.error().code, ErrorCode::kIo);
   EXPECT_EQ(step.error().message, "a bad block");
   EXPECT_TRUE(engine_.commits.empty());
-  EXPECT_FALSE(folder_kept_);
+  EXPECT_FALSE(run_.kept);
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
-// What rank 0 does with the numbers of a run: hands those of each step to the detectors, says what
-// they find on stderr, and keeps it in RUN (docs/numerics.md).
+// Watches the numbers of a run: hands those of each step to the detectors, reports what they find,
+// and keeps it in RUN (docs/numerics.md).
 //
-// A file that cannot be written does not end a training: that is said once, and watching goes on.
-// Threads: one.
+// A file that cannot be written does not end a training: that is reported once, and watching goes
+// on. Threads: as of a StepObserver.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,16 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/folder.h"
+#include "base/notify.h"
 #include "base/result.h"
 #include "numerics/replayed_steps.h"
 #include "numerics/watch.h"
-#include "offload/layout.h"
 #include "run/numerics_files.h"
-#include "train/loop/trainer_job.h"
+#include "run/observers/step_observer.h"
 #include "zero/tensor_figures.h"
 
 namespace penstock::train {
@@ -28,31 +29,32 @@ struct WatchedRun {
   RunFacts facts;
   std::vector<uint64_t> elements;  ///< of the tensors, in the order of facts.tensors
 };
-WatchedRun WatchedRunOf(const TrainJob& job, const offload::ModelLayout& layout);
 
-class RunWatch {
+class RunWatch final : public StepObserver {
  public:
   /// `run`: the run's folder, which outlives the object. `resumed_after`: the step after which the
-  /// run goes on; none: it is new. `record`, if there is one, gets what the steps show, and
-  /// outlives the object. Errors: of reading what RUN has of the steps before.
+  /// run goes on; none: it is new. `notify` gets what is found. `record`, if there is one, gets
+  /// what the steps show, and outlives the object. Errors: of reading what RUN has of the steps
+  /// before.
   static Result<std::unique_ptr<RunWatch>> Begin(const Folder& run, WatchedRun watched,
                                                  std::optional<uint64_t> resumed_after,
-                                                 ReplayedSteps* record = nullptr);
+                                                 Notify notify, ReplayedSteps* record = nullptr);
 
   /// Takes the numbers of a step, and the figures of its tensors and of the update before it; the
-  /// rest of `numbers` is filled in from them.
-  void Step(StepNumbers numbers, const zero::StepFigures& figures);
-  /// Says how long a step took.
-  void Took(double seconds);
-  /// Says that the weights after step `step` were not committed because of what they are. `line`
-  /// ends the run, and is not said here.
-  void CommitRefused(uint64_t step, const std::string& line);
+  /// rest of the numbers is filled in from them.
+  Status AfterStep(DoneStep& step) override;
+  /// Takes how long a step took.
+  Status AfterRow(const ClosedRow& closed) override;
+  /// Keeps the reason, and leaves it to the end of the run to report it.
+  void CommitRefused(uint64_t step, const std::string& why) override;
   /// For a run that ends because of its numbers: leaves overflow.json.
-  void End(uint64_t step, const std::string& line);
+  void AtEnd(const TrainingEnd& end) override;
 
  private:
-  RunWatch(const Folder& run, WatchedRun watched, NumericsWriter writer, ReplayedSteps* record)
+  RunWatch(const Folder& run, WatchedRun watched, NumericsWriter writer, Notify notify,
+           ReplayedSteps* record)
       : run_(run),
+        notify_(std::move(notify)),
         elements_(std::move(watched.elements)),
         watch_(std::move(watched.facts)),
         writer_(std::move(writer)),
@@ -66,6 +68,7 @@ class RunWatch {
   double MedianStep() const;
 
   const Folder& run_;
+  const Notify notify_;
   const std::vector<uint64_t> elements_;
   NumericsWatch watch_;
   NumericsWriter writer_;

@@ -1,4 +1,4 @@
-#include "run/snapshot_service.h"
+#include "run/observers/snapshot_service.h"
 
 #include <gtest/gtest.h>
 #include <pthread.h>
@@ -47,6 +47,7 @@ class SnapshotServiceTest : public ::testing::Test {
       folder_,
       {.run_uuid = "0123", .state = StateFiles::OfOneRank({run_.Path("state")}, "0123")},
       true,
+      2,
       [] { return false; },
       [](const std::string&) {}};
 };
@@ -58,7 +59,7 @@ TEST_F(SnapshotServiceTest, ARequestThatNobodyHoldsAnyMoreIsNone) {
   request.reset();  // as a kill does
   EXPECT_TRUE(run_.Has("snapshots/.kept.request"));
   EXPECT_FALSE(service_.Requested());
-  service_.CommitMade();
+  ASSERT_TRUE(service_.AfterCommit().ok());
   EXPECT_FALSE(service_.copying());
   EXPECT_FALSE(run_.Has("snapshots/.kept.answer"));
   const SnapshotRequest again = Ask("kept");
@@ -67,7 +68,7 @@ TEST_F(SnapshotServiceTest, ARequestThatNobodyHoldsAnyMoreIsNone) {
 
 TEST_F(SnapshotServiceTest, ARequestThatFailsIsAnsweredWithTheReason) {
   const SnapshotRequest request = Ask("kept");
-  service_.CommitMade();
+  ASSERT_TRUE(service_.AfterCommit().ok());
   service_.Wait();
   ASSERT_TRUE(request.answered());
   EXPECT_TRUE(FailsWith(request.Answer(), ErrorCode::kIo, {"kept", run_.Path("state")}));
@@ -78,7 +79,7 @@ TEST_F(SnapshotServiceTest, WithoutAThreadForTheCopyTheReasonIsTheAnswerAndTrain
   const SnapshotRequest request = Ask("kept");
   {
     const LargestStacks no_thread_starts;
-    service_.CommitMade();
+    ASSERT_TRUE(service_.AfterCommit().ok());
   }
   EXPECT_FALSE(service_.copying());
   ASSERT_TRUE(request.answered());
@@ -88,7 +89,7 @@ TEST_F(SnapshotServiceTest, WithoutAThreadForTheCopyTheReasonIsTheAnswerAndTrain
 TEST_F(SnapshotServiceTest, TheAnswerOfAnEarlierVersionIsInNobodysWayAndStays) {
   run_.Write("snapshots/.kept.failed", "no space");
   const SnapshotRequest request = Ask("kept");
-  service_.CommitMade();
+  ASSERT_TRUE(service_.AfterCommit().ok());
   service_.Wait();
   EXPECT_TRUE(FailsWith(request.Answer(), ErrorCode::kIo, {"kept", run_.Path("state")}));
   EXPECT_EQ(run_.Read("snapshots/.kept.failed"), "no space");
@@ -100,19 +101,19 @@ TEST_F(SnapshotServiceTest, AnAnswerThatOnlyMentionsTheRunIsSomebodyElses) {
                         ErrorCode::kInvalidArgument, {".kept.answer"}));
   const SnapshotRequest request = Ask("other");
   run_.Write("snapshots/.other.answer", "notes on 0123");
-  service_.CommitMade();
+  ASSERT_TRUE(service_.AfterCommit().ok());
   service_.Wait();
   EXPECT_TRUE(request.answered());
   EXPECT_EQ(run_.Read("snapshots/.other.answer"), "notes on 0123");
 }
 
 TEST_F(SnapshotServiceTest, AnAutomaticSnapshotThatFailsLeavesNothingAndTrainingGoesOn) {
-  service_.KeepAutomatically(2);
+  service_.KeepCommit();
   service_.Wait();
   EXPECT_FALSE(service_.copying());
   {
     const LargestStacks no_thread_starts;
-    service_.KeepAutomatically(2);
+    service_.KeepCommit();
   }
   EXPECT_FALSE(service_.copying());
   EXPECT_FALSE(run_.Has("snapshots"));

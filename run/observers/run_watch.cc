@@ -1,4 +1,4 @@
-#include "train/loop/run_watch.h"
+#include "run/observers/run_watch.h"
 
 #include <fmt/format.h>
 
@@ -9,10 +9,8 @@
 
 #include "base/median.h"
 #include "numerics/thresholds.h"
-#include "tools/run_numerics.h"
-#include "train/process/log.h"
-#include "zero/lr_schedule.h"
-#include "zero/session.h"
+#include "run/row_reader.h"
+#include "zero/step_life.h"
 
 namespace penstock::train {
 namespace {
@@ -32,50 +30,17 @@ StepNumbers NumbersOf(const NumericsRow& row, double loss_scale) {
           .skipped = row.skipped};
 }
 
-/// Biases and norm weights have one size.
-bool IsMatrix(const offload::TensorLayout& tensor) { return tensor.shape.size() > 1; }
-
 }  // namespace
-
-WatchedRun WatchedRunOf(const TrainJob& job, const offload::ModelLayout& layout) {
-  const config::Config& config = job.config;
-  WatchedRun watched{
-      .facts = {.dtype = config.dtype, .vocabulary = job.model.description->sizes().vocabulary},
-      .elements = {}};
-  RunFacts& facts = watched.facts;
-  facts.rate_key = zero::KeyOfRate(config.scheduler, 1);
-  if (config.scheduler.type != config::SchedulerType::kNone) {
-    facts.warmup_steps = static_cast<uint64_t>(config.scheduler.warmup_num_steps);
-  }
-  if (config.loss_scaling) {
-    facts.dynamic_loss_scale = config.loss_scaling->loss_scale == 0;
-    facts.loss_scale_window = static_cast<uint64_t>(config.loss_scaling->loss_scale_window);
-  }
-  uint32_t layer = 0;
-  for (size_t m = 0; m < layout.modules.size(); ++m) {
-    const bool repeated = job.spec.modules[m].repeated;
-    for (const offload::TensorLayout& tensor : layout.modules[m].tensors) {
-      facts.tensors.push_back({.name = tensor.name,
-                               .layer = repeated ? std::optional(layer) : std::nullopt,
-                               .matrix = IsMatrix(tensor)});
-      watched.elements.push_back(tensor.elements);
-    }
-    if (!repeated) continue;
-    const std::string& name = layout.modules[m].name;
-    facts.layers.push_back({.attention = name + " behind attention", .residual = name});
-    ++layer;
-  }
-  return watched;
-}
 
 Result<std::unique_ptr<RunWatch>> RunWatch::Begin(const Folder& run, WatchedRun watched,
                                                   std::optional<uint64_t> resumed_after,
-                                                  ReplayedSteps* record) {
-  PENSTOCK_ASSIGN(NumericsWriter writer,
-                  resumed_after ? NumericsWriter::Resume(run, *resumed_after, LogNotice)
-                                : NumericsWriter::Create(run));
+                                                  Notify notify, ReplayedSteps* record) {
+  PENSTOCK_ASSIGN(NumericsWriter writer, resumed_after
+                                             ? NumericsWriter::Resume(run, *resumed_after, notify)
+                                             : NumericsWriter::Create(run));
   if (record != nullptr) record->Begin(watched.facts);
-  std::unique_ptr<RunWatch> watch(new RunWatch(run, std::move(watched), std::move(writer), record));
+  std::unique_ptr<RunWatch> watch(
+      new RunWatch(run, std::move(watched), std::move(writer), std::move(notify), record));
   if (resumed_after) {
     // It told of an end that is none any more.
     const Status removed = run.RemoveFile(kBlackBoxName);
@@ -104,13 +69,13 @@ double RunWatch::MedianStep() const {
 
 void RunWatch::Keep(const Status& written) {
   if (written.ok() || std::exchange(fails_, true)) return;
-  LogNotice(
+  notify_(
       fmt::format("{}; what the run finds in its numbers is not kept", written.error().message));
 }
 
 void RunWatch::Say(const std::vector<Report>& reports) {
   for (const Report& report : reports) {
-    LogNotice(report.message);
+    notify_(report.message);
     Keep(writer_.Append(report));
     if (record_ != nullptr) record_->Add(report);
   }
@@ -143,7 +108,9 @@ void RunWatch::AddZeros(const std::vector<kernels::ZeroCounts>& zeros,
   }
 }
 
-void RunWatch::Step(StepNumbers numbers, const zero::StepFigures& figures) {
+Status RunWatch::AfterStep(DoneStep& step) {
+  StepNumbers& numbers = step.numbers;
+  const zero::StepFigures& figures = step.figures;
   if (!figures.updates.empty()) Updated(figures.updates);
   if (!numbers.skipped) last_applied_ = numbers.step;
   numbers.median_step_s = MedianStep();
@@ -158,21 +125,24 @@ void RunWatch::Step(StepNumbers numbers, const zero::StepFigures& figures) {
   if (record_ != nullptr) record_->Add(numbers);
   Say(watch_.Step(numbers));
   if (const auto line = watch_.HeadroomLine(numbers)) Keep(writer_.AppendHeadroom(*line));
+  return {};
 }
 
-void RunWatch::Took(double seconds) {
-  seconds_.push_back(seconds);
+Status RunWatch::AfterRow(const ClosedRow& closed) {
+  seconds_.push_back(closed.row.step_s);
   if (seconds_.size() > kKeptSeconds) seconds_.pop_front();
+  return {};
 }
 
-void RunWatch::CommitRefused(uint64_t step, const std::string& line) {
-  const Report report = watch_.Broken(step, line);
+void RunWatch::CommitRefused(uint64_t step, const std::string& why) {
+  const Report report = watch_.Broken(step, why);
   Keep(writer_.Append(report));
   if (record_ != nullptr) record_->Add(report);
 }
 
-void RunWatch::End(uint64_t step, const std::string& line) {
-  Keep(WriteBlackBox(run_, watch_.BlackBoxJson(step, line)));
+void RunWatch::AtEnd(const TrainingEnd& end) {
+  if (!end.failure || end.failure->code != ErrorCode::kNumeric) return;
+  Keep(WriteBlackBox(run_, watch_.BlackBoxJson(end.step, end.failure->message)));
 }
 
 }  // namespace penstock::train

@@ -1,4 +1,4 @@
-#include "run/snapshot_service.h"
+#include "run/observers/snapshot_service.h"
 
 #include <fmt/format.h>
 
@@ -54,10 +54,10 @@ void SnapshotService::Copy(std::function<void()> copy,
   }
 }
 
-void SnapshotService::CommitMade() {
+Status SnapshotService::AfterCommit() {
   Wait();
   const std::vector<std::string> names = Open();
-  if (names.empty()) return;
+  if (names.empty()) return {};
   Copy(
       [this, names] {
         for (const std::string& name : names) Answer(name, Take(name));
@@ -66,21 +66,22 @@ void SnapshotService::CommitMade() {
         for (const std::string& name : names) Answer(name, why);
       });
   if (!durable_) Wait();
+  return {};
 }
 
-Status SnapshotService::TakeAutomatic(uint64_t keep) const {
+Status SnapshotService::TakeAutomatic() const {
   PENSTOCK_ASSIGN(const offload::WholeState state,
                   OpenCommitToCopy(info_, offload::StateLock::kHeld));
-  return TakeAutomaticSnapshot(run_, info_, state, keep, stop_requested_, notify_);
+  return TakeAutomaticSnapshot(run_, info_, state, keep_, stop_requested_, notify_);
 }
 
-void SnapshotService::KeepAutomatically(uint64_t keep) {
+void SnapshotService::KeepCommit() {
   PENSTOCK_CHECK(durable_);
   Wait();
   const auto failed = [this](const Error& why) { notify_("automatic snapshots: " + why.message); };
   Copy(
-      [this, keep, failed] {
-        const Status taken = TakeAutomatic(keep);
+      [this, failed] {
+        const Status taken = TakeAutomatic();
         if (!taken.ok()) failed(taken.error());
       },
       failed);

@@ -1,12 +1,11 @@
 // Takes the snapshots that are asked for while a run is training.
 //
-// A request makes the loop commit. A thread of the service copies the commit while training
-// continues. Until the copy is complete, the loop makes no other commit, which would give up the
-// slots being copied. With one slot training waits for the copy.
+// A request makes the training commit. A thread of the service copies the commit while training
+// continues. Until the copy is complete no other commit is made, which would give up the slots
+// being copied. With one slot training waits for the copy. Automatic snapshots
+// (run/automatic_snapshots.h) are taken in the same way.
 //
-// The loop also has it take automatic snapshots (run/automatic_snapshots.h), in the same way.
-//
-// Threads: one; the copy runs on another.
+// Threads: as of a StepObserver; the copy runs on another.
 #pragma once
 
 #include <atomic>
@@ -19,42 +18,45 @@
 
 #include "base/folder.h"
 #include "base/notify.h"
+#include "run/observers/step_observer.h"
 #include "run/run_folder.h"
 
 namespace penstock::train {
 
-class SnapshotService {
+class SnapshotService final : public StepObserver {
  public:
   /// `run` outlives the service. `info` names the state; its files are locked by this process as
   /// long as the service lives. `stop_requested` is asked while copying, so that a training that
-  /// has to end need not wait. `notify` is told of snapshots that could not be taken.
-  SnapshotService(const Folder& run, RunInfo info, bool durable,
+  /// has to end need not wait. `notify` is told of snapshots that could not be taken. `keep`: how
+  /// many automatic ones stay.
+  SnapshotService(const Folder& run, RunInfo info, bool durable, uint64_t keep,
                   std::function<bool()> stop_requested, Notify notify)
       : run_(run),
         info_(std::move(info)),
         durable_(durable),
+        keep_(keep),
         stop_requested_(std::move(stop_requested)),
         notify_(std::move(notify)) {}
   /// Waits for a copy that is being made.
-  ~SnapshotService() { Wait(); }
-  SnapshotService(const SnapshotService&) = delete;
-  SnapshotService& operator=(const SnapshotService&) = delete;
+  ~SnapshotService() override { Wait(); }
 
   /// Whether somebody asks for a snapshot that was not taken yet. Not while copying.
   bool Requested() const { return !Open().empty(); }
   bool copying() const { return copying_; }
   void Wait();
-  /// To be called after a commit: takes the requested snapshots of it. The program that asked
-  /// learns of a failure, and so does `notify`; training continues.
-  void CommitMade();
-  /// Keeps the newest commit as an automatic snapshot, of which `keep` stay. `notify`
-  /// is told of failures; training continues. Precondition: two slots.
-  void KeepAutomatically(uint64_t keep);
+
+  void ReleaseCommit() override { Wait(); }
+  /// Takes the requested snapshots of the commit. The program that asked learns of a failure, and
+  /// so does `notify`; training continues.
+  Status AfterCommit() override;
+  /// Takes an automatic snapshot. `notify` is told of failures; training continues. Precondition:
+  /// two slots.
+  void KeepCommit() override;
 
  private:
   /// Runs `copy` on a thread, or `refused` if there is none.
   void Copy(std::function<void()> copy, const std::function<void(const Error&)>& refused);
-  Status TakeAutomatic(uint64_t keep) const;
+  Status TakeAutomatic() const;
   std::vector<std::string> Open() const;
   Status Take(const std::string& name) const;
   void Answer(const std::string& name, const Status& taken);
@@ -62,6 +64,7 @@ class SnapshotService {
   const Folder& run_;
   const RunInfo info_;
   const bool durable_;
+  const uint64_t keep_;
   const std::function<bool()> stop_requested_;
   const Notify notify_;
   std::set<std::string> stuck_;  ///< answered requests that could not be removed; of the copier

@@ -1,0 +1,35 @@
+#include "run/observers/kept_folder.h"
+
+#include <fmt/format.h>
+
+namespace penstock::train {
+
+Status CheckThere(const RunFolder& folder, const Notify& notify) {
+  Status whole = folder.CheckWhole();
+  if (whole.ok() || whole.error().code == ErrorCode::kNotFound) return whole;
+  notify(
+      fmt::format("whether {} is whole cannot be seen: {}", folder.path(), whole.error().message));
+  return {};
+}
+
+void KeptFolder::Keep() {
+  if (folder_ != nullptr) folder_->Keep();
+  kept_();
+}
+
+Status KeptFolder::AfterStep(DoneStep&) {
+  Keep();
+  return {};
+}
+
+Status KeptFolder::AfterCommit() {
+  if (folder_ != nullptr) PENSTOCK_TRY(CheckThere(*folder_, notify_));
+  Keep();
+  return {};
+}
+
+void KeptFolder::AtEnd(const TrainingEnd& end) {
+  if (end.begun) Keep();
+}
+
+}  // namespace penstock::train

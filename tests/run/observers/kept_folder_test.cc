@@ -1,0 +1,84 @@
+#include "run/observers/kept_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <optional>
+
+#include "tests/run/observers/support.h"
+#include "tests/temp_folder.h"
+
+namespace penstock::train {
+namespace {
+
+class KeptFolderTest : public ::testing::Test {
+ protected:
+  KeptFolderTest() {
+    run_.emplace(RunFolder::Create(base_.Path("run")).value());
+    EXPECT_TRUE(run_->WriteInfo({.version = "0.1.0",
+                                 .run_uuid = "0123",
+                                 .state = StateFiles::OfOneRank({base_.Path("state")}, "0123"),
+                                 .model_json = "{}"})
+                    .ok());
+    EXPECT_TRUE(run_->CreateRows().ok());
+    EXPECT_TRUE(run_->Watch().ok());
+  }
+  /// The run is over.
+  bool IsThereAfterwards() {
+    run_.reset();
+    return base_.Has("run");
+  }
+
+  const TempFolder base_;
+  std::optional<RunFolder> run_;
+  int kept_ = 0;
+  KeptFolder folder_{&*run_, [this] { ++kept_; }, [](const std::string&) {}};
+};
+
+TEST_F(KeptFolderTest, ARunWithoutResultsLeavesNothing) {
+  folder_.AtEnd({.failure = Error{ErrorCode::kIo, "a bad block"}});
+  EXPECT_EQ(kept_, 0);
+  EXPECT_FALSE(IsThereAfterwards());
+}
+
+TEST_F(KeptFolderTest, AStepIsAResult) {
+  DoneStep step = Doubting({});
+  EXPECT_TRUE(folder_.AfterStep(step).ok());
+  EXPECT_EQ(kept_, 1);
+  EXPECT_TRUE(IsThereAfterwards());
+}
+
+TEST_F(KeptFolderTest, ACommitIsAResult) {
+  EXPECT_TRUE(folder_.AfterCommit().ok());
+  EXPECT_EQ(kept_, 1);
+  EXPECT_TRUE(IsThereAfterwards());
+}
+
+TEST_F(KeptFolderTest, TheFirstCommitIsAResultThoughNoStepFollowed) {
+  folder_.AtEnd({.begun = true, .failure = Error{ErrorCode::kIo, "a bad block"}});
+  EXPECT_EQ(kept_, 1);
+  EXPECT_TRUE(IsThereAfterwards());
+}
+
+TEST_F(KeptFolderTest, ACommitInARunThatIsGoneDoesNotCount) {
+  std::filesystem::remove_all(base_.Path("run"));
+  EXPECT_TRUE(FailsWith(folder_.AfterCommit(), ErrorCode::kNotFound, {base_.Path("run")}));
+  EXPECT_EQ(kept_, 0);
+}
+
+TEST_F(KeptFolderTest, ACommitWithoutItsRowsDoesNotCount) {
+  std::filesystem::remove(base_.Path("run/metrics.jsonl"));
+  EXPECT_TRUE(FailsWith(folder_.AfterCommit(), ErrorCode::kNotFound, {"metrics.jsonl"}));
+  EXPECT_EQ(kept_, 0);
+}
+
+TEST_F(KeptFolderTest, OfARankWithoutTheFolderEachCommitCounts) {
+  int kept = 0;
+  KeptFolder other(
+      nullptr, [&kept] { ++kept; }, [](const std::string&) {});
+  EXPECT_TRUE(other.AfterCommit().ok());
+  EXPECT_EQ(kept, 1);
+}
+
+}  // namespace
+}  // namespace penstock::train

@@ -1,0 +1,59 @@
+// When a training commits, and which commits are kept as automatic snapshots.
+//
+// A commit is due every so many steps or seconds, if somebody asks, and for an automatic snapshot.
+// It waits for a step that is sound, and no commit takes the place of one that is copied or is to
+// be kept. Such a commit is kept once a finite loss has confirmed it.
+//
+// A plain value, alike on all ranks. Threads: one.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+#include "config/config.h"
+#include "run/metrics_file.h"
+
+namespace penstock::train {
+
+class CommitSchedule {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  /// `sound`: the weights may be committed as they are.
+  CommitSchedule(const config::Config& config, bool sound)
+      : every_steps_(config.commit_every_steps),
+        every_seconds_(config.commit_every_seconds),
+        snapshot_every_steps_(config.snapshot_every_steps),
+        sound_(sound) {}
+
+  /// Says that the training begins.
+  void Begin(Time now) { last_ = now; }
+  /// Says how a step ended, and which one is the one before, in `row`.
+  void StepDone(const StepRow& row);
+  /// Whether a commit is due by the clock.
+  bool TimeIsUp(Time now) const;
+  /// Whether one may be made between these two steps,
+  bool MayCommit(bool copying) const { return sound_ && !copying && keep_ != Keep::kNewest; }
+  /// and whether one is due, though nobody asks for it.
+  bool Due() const { return due_ || keep_ == Keep::kNext; }
+  /// Say that a commit was begun, and that it was made.
+  void Begun();
+  void Made(Time now) { last_ = now; }
+  /// Whether the newest commit is to be kept now, which is then done.
+  bool TakeKeep(bool confirmed, bool copying);
+
+ private:
+  /// How far an automatic snapshot is.
+  enum class Keep { kNothing, kNext, kNewest };
+
+  const int64_t every_steps_;
+  const double every_seconds_;
+  const int64_t snapshot_every_steps_;
+  /// Whether the last step had a finite loss and gradient.
+  bool sound_;
+  bool due_ = false;  ///< by the number of steps
+  Keep keep_ = Keep::kNothing;
+  Time last_;  ///< commit
+};
+
+}  // namespace penstock::train
