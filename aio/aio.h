@@ -91,7 +91,7 @@ struct EngineStats {
   uint64_t write_bytes = 0;
   uint64_t requests = 0;
   uint64_t blocks = 0;
-  uint64_t syncs = 0;          ///< that succeeded; not among the blocks
+  uint64_t syncs = 0;          ///< successful ones; not counted as blocks
   uint64_t retries = 0;        ///< blocks submitted again after EINTR or EAGAIN
   uint64_t continuations = 0;  ///< blocks submitted again after a short transfer
   uint64_t errors = 0;         ///< requests that failed
@@ -204,11 +204,11 @@ struct EngineOptions {
   EngineKind kind = EngineKind::kAuto;
   Bytes block_size = kDefaultBlockSize;  ///< a multiple of kLeastBlockSize, to kMostBlockSize
   int queue_depth = kDefaultQueueDepth;  ///< blocks in flight, 1 to kMostQueueDepth
-  int thread_count = 1;  ///< of the thread engine, each with a block: 1 to kMostThreadCount
+  int thread_count = 1;  ///< threads of the thread engine, each with a block: 1 to kMostThreadCount
   bool sqpoll = false;   ///< io_uring: a kernel thread fetches submissions; calls only to wait
   bool iopoll = false;   ///< io_uring: completions are polled for; the drive needs polled queues
   Registration registered_buffers = Registration::kAuto;
-  std::vector<int> cpus;                   ///< where the engine's threads run; empty: anywhere
+  std::vector<int> cpus;                   ///< CPUs for the engine's threads; empty: any
   bool single_submit = false;              ///< one system call a block instead of one a batch
   bool overlap_events = true;              ///< false: fill the queue, wait for all of it, repeat
   std::optional<SimulatedDrive> simulate;  ///< the engine is a throttled thread engine

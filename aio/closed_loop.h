@@ -62,9 +62,9 @@ class ClosedLoop {
   struct Options {
     Engine* engine = nullptr;  ///< its own blocks are not smaller, or the depth is of requests only
     const File* file = nullptr;
-    FileOffset begin;              ///< of the part of the file that is used
-    Bytes size;                    ///< of that part: one block at least, two for both directions
-    Bytes position;                ///< where in it to begin
+    FileOffset begin;  ///< begin of the used part of the file
+    Bytes size;        ///< size of that part: at least one block, two for both directions
+    Bytes position;    ///< first position in it
     std::span<std::byte> buffers;  ///< block_size * queue_depth bytes at least
     Bytes block_size;
     int queue_depth = 1;
@@ -74,8 +74,8 @@ class ClosedLoop {
   };
   struct Outcome {
     Bytes moved;
-    Bytes written;      ///< of these
-    Seconds elapsed{};  ///< from the first submission to the last completion
+    Bytes written;      ///< bytes of these that were written
+    Seconds elapsed{};  ///< time from the first submission to the last completion
     std::vector<double> latencies_us;
   };
 
@@ -98,7 +98,7 @@ class ClosedLoop {
   CondVar idle_;
   BlockWalk reads_ GUARDED_BY(mutex_);
   BlockWalk writes_ GUARDED_BY(mutex_);
-  std::vector<Clock::time_point> submitted_at_ GUARDED_BY(mutex_);  ///< by slot
+  std::vector<Clock::time_point> submitted_at_ GUARDED_BY(mutex_);  ///< indexed by slot
   uint64_t submitted_ GUARDED_BY(mutex_) = 0;                       ///< blocks
   int in_flight_ GUARDED_BY(mutex_) = 0;
   Clock::time_point last_completion_ GUARDED_BY(mutex_);

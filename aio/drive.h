@@ -35,8 +35,8 @@ struct BlockOperation {
   std::span<std::byte> data;
   Bytes alignment;  ///< parts of the block are multiples of this; 1 through the page cache
   uint32_t slot = 0;
-  std::span<std::byte> memory;       ///< of the file, if that is in memory (aio::File::InMemory)
-  const Request* request = nullptr;  ///< that it is of, for messages; lives as long as the block
+  std::span<std::byte> memory;       ///< the file's memory, if it has some (aio::File::InMemory)
+  const Request* request = nullptr;  ///< the block's request, for messages; outlives the block
 };
 
 /// The result: the bytes transferred, or a negative errno.

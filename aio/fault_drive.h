@@ -66,9 +66,9 @@ class FaultDrive final : public LayeredDrive {
   const FaultPlan plan_;
   const OnFailedSync on_failed_sync_;
   std::array<uint64_t, kOperationCount> seen_{};  ///< blocks so far, by operation
-  std::vector<uint64_t> seen_at_;                 ///< by listed fault: blocks that hold its `at`
+  std::vector<uint64_t> seen_at_;  ///< indexed by listed fault: blocks that hold its `at`
   WriteDamage damage_;
-  std::vector<bool> delay_slot_;  ///< by slot: its result is to be delayed
+  std::vector<bool> delay_slot_;  ///< indexed by slot: whether its result is to be delayed
   size_t in_base_ = 0;
   uint64_t reported_ = 0;
   uint64_t draws_ = 0;  ///< random numbers used up by `reorder`

@@ -79,7 +79,7 @@ class ForgetfulDrive final : public LayeredDrive {
   uint64_t reported_ = 0;    ///< writes with a lower sequence were reported complete
   bool crashed_ = false;
   std::map<FileId, CachedFile> files_;
-  std::vector<BlockOperation> in_base_;  ///< by slot
+  std::vector<BlockOperation> in_base_;  ///< indexed by slot
   size_t reads_in_base_ = 0;
   bool has_flushed_ = false;  ///< some write is
   std::vector<BlockResult> ready_;

@@ -70,7 +70,7 @@ class IoLoop {
   const bool overlap_events_;
   const Finish finish_;
   RequestQueue queue_;
-  std::vector<Block> blocks_;    ///< by slot
+  std::vector<Block> blocks_;    ///< indexed by slot
   std::vector<uint32_t> free_;   ///< slots without a block
   std::deque<uint32_t> resend_;  ///< slots whose block goes to the drive again
   std::vector<uint32_t> held_;   ///< slots whose block will, after another one or a moment

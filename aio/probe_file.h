@@ -58,7 +58,7 @@ class ProbeFile {
   File file_;
   Bytes size_;
   Mapping buffers_;
-  Bytes position_;  ///< where the next loop begins
+  Bytes position_;  ///< begin of the next loop
   Bytes written_;
 };
 

@@ -76,7 +76,7 @@ class RequestEngine final : public Engine {
   Mutex serving_;
   std::vector<Pending> taken_ GUARDED_BY(serving_);
   std::vector<Command> taken_commands_ GUARDED_BY(serving_);
-  std::vector<Pending> finished_ GUARDED_BY(serving_);    ///< to be completed
+  std::vector<Pending> finished_ GUARDED_BY(serving_);    ///< requests to be completed
   std::vector<uint64_t> completed_ GUARDED_BY(serving_);  ///< sequence numbers
 
   mutable Mutex mutex_;

@@ -22,9 +22,9 @@ namespace penstock::aio {
 struct PendingRequest {
   Request request;
   Ticket::State ticket;
-  uint64_t sequence = 0;     ///< in the order of Submit
+  uint64_t sequence = 0;     ///< number in the order of Submit
   Status outcome;            ///< the first failure
-  BlockPlan plan;            ///< from Push on
+  BlockPlan plan;            ///< set by Push
   Bytes cut;                 ///< bytes that were handed out as blocks
   uint32_t open_blocks = 0;  ///< blocks that were handed out and are not finished
 };
@@ -65,7 +65,7 @@ class RequestQueue {
   size_t ChooseClass() const;
 
   const Bytes block_size_;
-  const int write_back_places_;  ///< that state reads leave to write-backs which wait
+  const int write_back_places_;  ///< places that state reads leave to waiting write-backs
   int write_backs_out_ = 0;      ///< blocks that were cut and not given back
   std::array<std::deque<std::shared_ptr<PendingRequest>>, kPriorityCount> classes_;
   /// Blocks of higher classes that were cut while the class waited.

@@ -56,7 +56,7 @@ class StallWatch {
 
   const std::chrono::nanoseconds stall_after_;
   const std::string drive_;
-  std::vector<Held> held_;  ///< by slot
+  std::vector<Held> held_;  ///< indexed by slot
   std::optional<Stall> stall_;
   std::optional<Time> last_look_;
   std::optional<Time> last_return_;

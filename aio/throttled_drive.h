@@ -30,7 +30,7 @@ class SpeedModel {
 
  private:
   const SimulatedDrive speed_;
-  std::array<Time, 2> pipe_free_{};  ///< by operation; with `shared` only the first is used
+  std::array<Time, 2> pipe_free_{};  ///< indexed by operation; with `shared` only the first is used
 };
 
 class ThrottledDrive final : public Drive {
@@ -54,7 +54,7 @@ class ThrottledDrive final : public Drive {
   const std::string name_ = "simulated";
   const std::unique_ptr<ThreadDrive> base_;
   SpeedModel model_;
-  std::vector<SpeedModel::Time> due_;  ///< by slot
+  std::vector<SpeedModel::Time> due_;  ///< indexed by slot
   std::vector<Waiting> waiting_;       ///< moved but not due yet; a heap, the earliest in front
 };
 

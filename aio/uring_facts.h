@@ -10,7 +10,7 @@
 namespace penstock::aio {
 
 struct UringFacts {
-  int error_number = 0;  ///< of io_uring_setup; 0: a ring can be made
+  int error_number = 0;  ///< errno of io_uring_setup; 0: a ring can be made
   std::vector<std::string>
       features;  ///< names of IORING_FEAT_, without the prefix, in small letters
 };
