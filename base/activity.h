@@ -52,11 +52,11 @@ class ActivityMeter {
   ActivityTotals Totals() const EXCLUDES(mutex_);
 
  private:
-  using Counts = std::array<int, 5>;  ///< of each lane
+  using Counts = std::array<int, 5>;  ///< count of each lane
   struct Moment {
     Clock::time_point at;
     Lane lane;
-    int change;  ///< of the lane's count
+    int change;  ///< change of the lane's count
   };
   /// The sums up to a moment, and what was busy then.
   struct Summed {
@@ -73,7 +73,7 @@ class ActivityMeter {
 
   Trace* const trace_;
   mutable Mutex mutex_;
-  Counts begun_ GUARDED_BY(mutex_){};  ///< by Begin and not ended yet
+  Counts begun_ GUARDED_BY(mutex_){};  ///< work that has begun and not ended
   Summed summed_ GUARDED_BY(mutex_){.until = Clock::now()};
   mutable std::vector<Moment> moments_ GUARDED_BY(mutex_);  ///< later than that
 };

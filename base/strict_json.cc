@@ -16,7 +16,7 @@ using nlohmann::json;
 /// What the parser has taken so far.
 struct Cursor {
   size_t count = 0;  ///< characters
-  size_t line = 1;   ///< of the next character
+  size_t line = 1;   ///< line of the next character
 
   void Pass(char character) {
     ++count;
@@ -112,7 +112,7 @@ class StrictBuilder final : public json::json_sax_t {
   struct Frame {
     json* container;
     std::map<std::string, size_t> keys;  ///< key -> line
-    const std::string* key = nullptr;    ///< of the member that is being read; null in a list
+    const std::string* key = nullptr;    ///< key of the member that is being read; null in a list
   };
 
   /// Puts a value where it belongs and returns its place, which stays until the container takes the
