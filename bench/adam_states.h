@@ -66,7 +66,7 @@ class AdamStates {
   std::span<const OptimizerTile> tiles() const { return tiles_; }
 
  private:
-  static constexpr uint64_t kBytes = 16;  // of an element, at most
+  static constexpr uint64_t kBytes = 16;  // max bytes of an element
 
   template <typename T>
   std::span<T> Cut(uint64_t elements, T value) {

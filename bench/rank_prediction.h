@@ -7,7 +7,7 @@ namespace penstock::bench {
 
 struct PredictedStep {
   double step_s = 0;
-  DriveBytes drive;  ///< in a step
+  DriveBytes drive;  ///< bytes of a step
 };
 
 /// Returns the mean step of rank 0 in the steady state, with what the case says of drive and link.

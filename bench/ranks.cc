@@ -52,7 +52,7 @@ struct FarMachine {
   uint32_t node_ranks = 8;
   double node_link_gbps = 360;
   double link_gbps = 45;
-  double latency_us = 20;  ///< of an operation
+  double latency_us = 20;  ///< latency of an operation
   double read_gbps = 14;
   double write_gbps = 10;
   uint64_t host_gib = 200;

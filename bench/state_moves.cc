@@ -49,7 +49,7 @@ constexpr uint64_t kTileElements = 1 << 20;
 constexpr uint64_t kOtherTileElements = 640 << 10;
 constexpr offload::Uuid kUuid = {0x73, 0x74, 0x61, 0x74, 0x65};
 constexpr offload::Uuid kOtherUuid = {0x6d, 0x6f, 0x76, 0x65, 0x64};
-constexpr size_t kBlocks = 8;  // of tiles under way
+constexpr size_t kBlocks = 8;  // blocks for tiles in flight
 
 ShardLayout LayoutOf(uint32_t tiles, uint64_t tile_elements) {
   offload::ModelLayout model{
@@ -97,7 +97,7 @@ void LeaveCache(const std::string& path) {
 struct Store {
   std::unique_ptr<aio::Engine> engine;
   std::unique_ptr<offload::StateFile> file;
-  offload::CommitRecord commit;  // of an opened one
+  offload::CommitRecord commit;  // commit of an opened state
   std::unique_ptr<offload::Schedule> schedule;
   std::unique_ptr<offload::Slab> slab;
   std::unique_ptr<offload::TileStore> tiles;

@@ -184,7 +184,7 @@ int Main(int pairs, uint32_t tiles, bool dma) {
     });
     return static_cast<double>(size) / seconds / 1e9;
   };
-  rate(1);  // what is in memory from the filling
+  rate(1);  // discards what the filling left in memory
   std::vector<double> ratios;
   for (int pair = 0; pair < pairs; ++pair) {
     const bool one_first = pair % 2 == 0;
