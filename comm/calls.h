@@ -40,7 +40,7 @@ class Calls {
   /// Readable when there is something to take.
   int wakes() const { return wakes_.get(); }
   struct Taken {
-    std::vector<Message> messages;  ///< in the order in which they were handed on
+    std::vector<Message> messages;  ///< in the order in which they were handed over
     bool leaves = false;            ///< the job is being left; nothing comes after these
   };
   Taken Take() EXCLUDES(mutex_);
@@ -66,7 +66,7 @@ class Calls {
   CondVar answered_;
   std::vector<Message> handed_on_ GUARDED_BY(mutex_);
   bool leaves_ GUARDED_BY(mutex_) = false;
-  std::map<uint64_t, Waiting> waiting_ GUARDED_BY(mutex_);  ///< by the number of the call
+  std::map<uint64_t, Waiting> waiting_ GUARDED_BY(mutex_);  ///< keyed by the number of the call
   std::array<uint64_t, kChannels> counts_ GUARDED_BY(mutex_) = {};
   std::optional<Ending> ending_ GUARDED_BY(mutex_);
 };

@@ -49,7 +49,7 @@ class GlooExchanger final : public Exchanger {
     Buffer call_from, call_to;
     Buffer receipt_from, receipt_to;
     Buffer farewell_from, farewell_to;
-    Buffer data_from, data_to;  ///< of the exchange that runs
+    Buffer data_from, data_to;  ///< buffers of the running exchange
   };
 
   explicit GlooExchanger(std::unique_ptr<GlooMesh> mesh) : mesh_(std::move(mesh)) {}
@@ -71,7 +71,7 @@ class GlooExchanger final : public Exchanger {
 
   const std::unique_ptr<GlooMesh> mesh_;
   std::vector<std::unique_ptr<Peer>> peers_;  ///< they do not move: Gloo knows where they are
-  GlooNote call_;                             ///< of this rank
+  GlooNote call_;                             ///< note of this rank's call
   GlooNote farewell_;
 
   Mutex mutex_;

@@ -50,7 +50,7 @@ class GlooMesh {
 
   const uint32_t size_;
   const uint32_t rank_;
-  std::shared_ptr<gloo::transport::Context> context_;  ///< none with one rank
+  std::shared_ptr<gloo::transport::Context> context_;  ///< null with one rank
 };
 
 /// What Gloo says, without the place in its source.

@@ -14,7 +14,7 @@ namespace penstock::comm {
 struct GlooNote {
   static constexpr size_t kMostText = 1012;
 
-  uint64_t fingerprint = 0;  ///< of a call
+  uint64_t fingerprint = 0;  ///< fingerprint of a call
   uint32_t length = 0;
   char text[kMostText] = {};
 

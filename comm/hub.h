@@ -53,9 +53,9 @@ class Hub {
  private:
   /// The calls of one channel that wait for the rest.
   struct Round {
-    uint64_t count = 1;  ///< of this call in its channel
+    uint64_t count = 1;  ///< number of this call in its channel
     std::vector<std::optional<Message>> said;
-    uint32_t ranks = 0;  ///< that have made it
+    uint32_t ranks = 0;  ///< ranks that have made it
   };
 
   Round& RoundOf(Channel channel) { return rounds_[static_cast<size_t>(channel)]; }

@@ -31,7 +31,7 @@ class OperationLog {
     Operation operation;
   };
   std::vector<Moment> moments_;
-  size_t next_ = 0;  ///< where the next one goes, and the oldest is, once all are there
+  size_t next_ = 0;  ///< place of the next one, and of the oldest once all are there
 };
 
 }  // namespace penstock::comm

@@ -37,7 +37,7 @@ class Connection {
   /// Goes on with what was left.
   void Flush();
   struct Received {
-    size_t bytes;  ///< that are new in arrived()
+    size_t bytes;  ///< new bytes in arrived()
     bool open;     ///< false: nothing will come any more
   };
   /// Takes what is there, up to a bound that keeps one peer from holding up the others.
@@ -49,8 +49,8 @@ class Connection {
   UniqueFd socket_;
   MessageParser arrived_;
   std::deque<Frame> output_;
-  size_t sent_ = 0;      ///< of the first frame
-  bool broken_ = false;  ///< what is sent is dropped
+  size_t sent_ = 0;      ///< sent bytes of the first frame
+  bool broken_ = false;  ///< whether sent data is dropped
 };
 
 class Peers {
@@ -73,7 +73,7 @@ class Peers {
   void SendToAll(const Frame& frame);
 
   struct Ready {
-    std::vector<uint32_t> peers;  ///< that have something to receive, or have closed
+    std::vector<uint32_t> peers;  ///< peers that have something to receive, or have closed
     bool also = false;
   };
   /// Waits until something is ready or the deadline passes. Returns all that is ready then.
@@ -96,7 +96,7 @@ class Peers {
   UniqueFd epoll_;
   int also_;
   std::map<uint32_t, Peer> connections_;
-  std::vector<epoll_event> events_;  ///< of Wait
+  std::vector<epoll_event> events_;  ///< events of Wait
 };
 
 }  // namespace penstock::comm

@@ -286,7 +286,7 @@ class Reception {
   const std::chrono::milliseconds greeting_time_;
   Peers peers_;
   std::vector<Member> members_;
-  std::map<uint32_t, Guest> guests_;  ///< by number, in the order in which they came
+  std::map<uint32_t, Guest> guests_;  ///< keyed by number, in the order in which they came
   std::vector<std::optional<uint32_t>> guests_of_ranks_;
   uint32_t next_guest_ = 0;
   uint32_t joined_ = 0;

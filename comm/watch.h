@@ -87,7 +87,7 @@ class Watch {
  private:
   struct Seen {
     bool expected = false;  ///< its silence is judged
-    bool has_told = false;  ///< of an error
+    bool has_told = false;  ///< whether it has reported an error
     uint64_t silent = 0;    ///< ticks
     uint64_t inside = 0;    ///< ticks since it began an operation that has not ended
     Progress progress = {};
@@ -95,7 +95,7 @@ class Watch {
   /// A commit of which some ranks have made their part.
   struct Commit {
     uint64_t step = 0;
-    std::vector<bool> made = {};  ///< by rank
+    std::vector<bool> made = {};  ///< indexed by rank
     uint64_t age = 0;             ///< ticks since the first has
   };
 

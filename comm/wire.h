@@ -95,7 +95,7 @@ class MessageParser {
  private:
   size_t most_payload_;
   std::string bytes_;
-  size_t taken_ = 0;  ///< of bytes_
+  size_t taken_ = 0;  ///< bytes taken of bytes_
 };
 
 /// What stands in a text that holds several values, one after the other.
@@ -128,7 +128,7 @@ class TextReader {
 /// What a rank says of itself when it greets, beside numbers and the run.
 struct Greeting {
   std::string host;
-  std::string token;  ///< of the job; no message to a person has it
+  std::string token;  ///< the job's token; no message to a person has it
 };
 std::string EncodeGreeting(const Greeting& greeting);
 /// Errors: kCorruption if `text` is none.
