@@ -21,7 +21,7 @@ struct AutoFlags {
   std::optional<double> weight_decay;
   std::optional<double> max_grad_norm;
   std::optional<int64_t> warmup_steps;
-  std::optional<double> warmup_ratio;  ///< of the last step, in [0, 1]; not with warmup_steps
+  std::optional<double> warmup_ratio;  ///< share of the last step, in [0, 1]; not with warmup_steps
   std::optional<int64_t> per_device_train_batch_size;
   std::optional<int64_t> gradient_accumulation_steps;
   bool fp16 = false;

@@ -27,8 +27,8 @@ namespace penstock::config {
 struct OptimizerConfig {
   std::string type = "AdamW";  ///< as written; "Adam" means AdamW unless adam_w_mode is false
   double lr = 1e-3;
-  kernels::OptimizerHyperparameters hyper;            ///< of AdamW and Adam, Lion, Adagrad or Lamb
-  double initial_accumulator_value = 0;               ///< Adagrad: the initial exp_avg_sq
+  kernels::OptimizerHyperparameters hyper;  ///< values of AdamW and Adam, Lion, Adagrad or Lamb
+  double initial_accumulator_value = 0;     ///< Adagrad: the initial exp_avg_sq
   kernels::DType moments = kernels::DType::kFloat32;  ///< bf16.bf16_optimizer_states: kBFloat16
 };
 
@@ -147,7 +147,7 @@ struct Config {
 
   /// Of weights and gradients: bf16.enabled: kBFloat16; fp16.enabled: kFloat16.
   kernels::DType dtype = kernels::DType::kFloat32;
-  std::optional<LossScaling> loss_scaling;  ///< with fp16 alone, and always there
+  std::optional<LossScaling> loss_scaling;  ///< set exactly with fp16
   /// A gradient that is not finite skips the step: as bf16 says, and always with fp16.
   bool check_grad_overflow = false;
   /// communication_data_type: gradients are rounded to it (nearest even) before they are sent to
@@ -169,7 +169,7 @@ struct Config {
 
   std::optional<Bytes> device_memory;
   std::optional<Bytes> host_memory;
-  bool tier_split = true;  ///< as many tiles whose home is nvme as fit live in host memory
+  bool tier_split = true;  ///< keep as many nvme tiles in host memory as fit
   bool overlap = true;
   MicroBatchOrder schedule = MicroBatchOrder::kVertical;
   Tier activation_home = Tier::kDevice;
@@ -187,15 +187,15 @@ struct Config {
   std::optional<DriveSpeed> drive;
   /// Operations a second of the device's kernels, in 10^12, for plans.
   std::optional<double> device_tflops;
-  int64_t heartbeat_seconds = 30;      ///< a rank that is silent for so long is taken for dead
-  int64_t comm_timeout_seconds = 600;  ///< so is one that stays away from an operation of all
+  int64_t heartbeat_seconds = 30;      ///< silence after which a rank counts as dead
+  int64_t comm_timeout_seconds = 600;  ///< max time for a rank to join an operation between ranks
 
   int64_t steps_per_print = 0;            ///< 0: the program's choice
-  std::optional<CsvMonitor> csv_monitor;  ///< if it is enabled
+  std::optional<CsvMonitor> csv_monitor;  ///< set if it is enabled
 
   std::vector<SupersededKey> superseded;  ///< keys that were checked and have no effect
   std::vector<AutomaticKey> automatic;    ///< keys that said "auto", and flags for others
-  std::vector<std::string> notices;       ///< what else the user should know, a line each
+  std::vector<std::string> notices;       ///< other lines for the user
 };
 
 /// One text of the configuration and where it came from (a path, for messages).

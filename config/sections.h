@@ -51,7 +51,7 @@ struct ConfigDraft {
 /// What became of "auto".
 struct AutoOutcome {
   std::vector<AutomaticKey> keys;
-  std::optional<double> warmup_ratio;  ///< of --warmup-ratio, where it gives the warm-up
+  std::optional<double> warmup_ratio;  ///< value of --warmup-ratio, if that sets the warm-up
   bool ratio_for_auto = false;         ///< the key says "auto"; else it is not there
   bool precision_is_trainers = false;  ///< fp16.enabled or bf16.enabled said "auto" without a flag
 };
