@@ -50,7 +50,7 @@ class CudaSpans {
   struct Span {
     Kind kind;
     std::string name;
-    Trace::Clock::time_point earliest;  ///< by the host's clock, before `begin` was recorded
+    Trace::Clock::time_point earliest;  ///< host time before `begin` was recorded
     cudaEvent_t begin = nullptr;
     cudaEvent_t end = nullptr;
   };

@@ -66,7 +66,7 @@ class CudaQueue final : public CudaStream {
   cudaStream_t stream_;
   const Arena& arena_;
   const std::shared_ptr<CudaEventPool> events_;
-  std::optional<CudaSpans> spans_;  ///< where there is a meter
+  std::optional<CudaSpans> spans_;  ///< set if there is a meter
   std::optional<nvtxRangeId_t> range_;
   Status status_;
   CallThread calls_;

@@ -21,7 +21,7 @@
 #include "base/result.h"
 #include "base/units.h"
 
-struct CUstream_st;  // what CUDA's cudaStream_t points to
+struct CUstream_st;  // the target of CUDA's cudaStream_t
 
 namespace penstock::device {
 
