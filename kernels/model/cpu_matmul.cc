@@ -110,7 +110,7 @@ class AccumulatingProduct final : public Product {
   uint64_t panel_;
   uint64_t inner_;
   std::unique_ptr<NativeProduct> product_;
-  std::unique_ptr<NativeProduct> last_;  ///< for the rows that do not fill a panel; may be null
+  std::unique_ptr<NativeProduct> last_;  ///< rows that do not fill a panel; may be null
 };
 
 }  // namespace

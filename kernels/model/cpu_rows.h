@@ -56,7 +56,7 @@ struct CausalStrip {
   uint64_t columns = 0;
   uint64_t first_visible = 0;
   uint64_t stride = 0;  ///< elements between rows, of every matrix of the strip
-  float scale = 1;      ///< of the scores
+  float scale = 1;      ///< scale of the scores
 };
 
 /// probabilities = softmax(scale · scores) over the visible keys, 0 elsewhere; may be `scores`

@@ -25,7 +25,7 @@ constexpr float kLog2E = 1.4426950408889634f;
 /// The online softmax of the lane's rows.
 template <int kTiles>
 struct RowStates {
-  float highest[kLaneRows<kTiles>];  ///< of the scaled scores so far
+  float highest[kLaneRows<kTiles>];  ///< max of the scaled scores so far
   float sum[kLaneRows<kTiles>];      ///< the lane's part of the sums of exponentials
 
   __device__ RowStates() {

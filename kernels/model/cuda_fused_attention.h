@@ -12,7 +12,7 @@ namespace penstock::kernels {
 
 /// What the fused kernels are told.
 struct CudaAttentionShape {
-  DType dtype;        ///< of all tensors; not fp32
+  DType dtype;        ///< dtype of all tensors; not fp32
   uint64_t tasks;     ///< batch · heads
   uint64_t sequence;  ///< rows of a task
   uint64_t heads;

@@ -14,7 +14,7 @@ constexpr float kCubic = 0.044715f;
 constexpr float kFar = 30;
 
 struct Sigmoid {
-  float s;      ///< of 2u
+  float s;      ///< sigmoid of 2u
   float slope;  ///< s (1 - s) d(2u)/dx
 };
 

@@ -94,8 +94,8 @@ class CudaOperators final : public ModelOperators {
   device::DeviceBuffer scratch_;
   std::string arithmetic_;
   std::unique_ptr<CudaBlas> blas_;
-  std::unique_ptr<CudnnLibrary> cudnn_;  ///< where attention is its
-  Bytes kept_;                           ///< what attentions that were made keep
+  std::unique_ptr<CudnnLibrary> cudnn_;  ///< set if attention uses it
+  Bytes kept_;                           ///< bytes kept by the attentions made so far
   std::set<EmbeddingCall> embeddings_;
   std::set<LayerNormCall> norms_;
   std::map<LinearCall, std::unique_ptr<CudaLinear>> linears_;

@@ -39,7 +39,7 @@ struct CudaHeadPlan {
 
   uint64_t whole;         ///< columns of the first products; none if the vocabulary is small
   uint64_t rest;          ///< columns behind them, fewer than kLogitColumns
-  uint64_t rows;          ///< of a chunk; the last may have fewer
+  uint64_t rows;          ///< rows of a chunk; the last may have fewer
   uint64_t logit_stride;  ///< elements from a row of logits to the next: whole kLogitColumns
   /// The gradient of the input is the sum of two products. In 16 bits they are added up in fp32,
   /// where the logits were, and then rounded.
@@ -69,9 +69,9 @@ inline constexpr Bytes kCudnnScores = 512_MiB;
 struct CudnnAttentionPlan {
   explicit CudnnAttentionPlan(const AttentionCall& call, Bytes scores = kCudnnScores);
 
-  uint64_t sequences;  ///< of a group; they divide the batch
-  uint64_t heads;      ///< of a group: all, or of one sequence a number that divides all
-  Bytes workspace;     ///< what cuDNN may take for a group, or for all of forward
+  uint64_t sequences;  ///< sequences of a group; they divide the batch
+  uint64_t heads;      ///< heads of a group: all, or a divisor of all for one sequence
+  Bytes workspace;     ///< cuDNN's limit for a group, or for all of forward
   Bytes statistics;    ///< kept from forward to backward
 };
 

@@ -39,7 +39,7 @@ class CudnnAttention {
   const CudnnAttentionPlan plan_;
   std::byte* const statistics_;
   std::unique_ptr<CudnnAttentionGraph> forward_;
-  std::unique_ptr<CudnnAttentionGraph> backward_;  ///< of a group
+  std::unique_ptr<CudnnAttentionGraph> backward_;  ///< graph of a group
   /// What the statistics are of.
   const std::byte* qkv_ = nullptr;
   const std::byte* out_ = nullptr;

@@ -26,7 +26,7 @@ namespace penstock::kernels {
 struct GradientFigures {
   double sum_of_squares = 0;  ///< not finite if an element is not
   float largest = 0;          ///< magnitude, of the finite elements
-  uint64_t nonfinite = 0;     ///< how many are infinite or NaN
+  uint64_t nonfinite = 0;     ///< number of infinite or NaN elements
 
   void Add(const GradientFigures& behind) {
     sum_of_squares += behind.sum_of_squares;
@@ -51,8 +51,8 @@ inline constexpr float kMostThatIsZeroInFloat16 = 0x1p-25F;
 
 /// Of updated elements. Weights are the masters, before they are rounded.
 struct WeightFigures {
-  double sum_of_squares = 0;         ///< of the new weights
-  double update_sum_of_squares = 0;  ///< of new - old
+  double sum_of_squares = 0;         ///< sum over the new weights
+  double update_sum_of_squares = 0;  ///< sum over new - old
   /// The largest magnitude of the new weights; infinite if one is, NaN if one is NaN.
   float largest = 0;
 

@@ -30,8 +30,8 @@ namespace penstock::kernels {
 
 /// Selects the random bits that round the bf16 moments of a tile.
 struct StochasticRounding {
-  uint64_t key = 0;            ///< of seed, module and update: two words of Philox (base/random.h)
-  uint64_t first_element = 0;  ///< where the tile begins in the flat index of its module
+  uint64_t key = 0;  ///< made of seed, module and update: two words of Philox (base/random.h)
+  uint64_t first_element = 0;  ///< begin of the tile in the flat index of its module
 };
 
 /// Consecutive elements of a plane, stored one by one in the plane's encoding. Empty if a tile

@@ -30,7 +30,7 @@ struct StatePart {
   std::byte* exp_avg_sq = nullptr;
   const std::byte* gradient = nullptr;
   uint64_t elements = 0;
-  uint64_t first_element = 0;  ///< in the flat index of the module, for stochastic rounding
+  uint64_t first_element = 0;  ///< index in the module's flat index, for stochastic rounding
   uint64_t first_block = 0;    ///< blocks of the parts before it; the last of a part may be short
   uint64_t tensor = kNoTensor;
 
@@ -42,8 +42,8 @@ struct StateParts {
   OptimizerTile kind;                ///< a tile of theirs: says encodings and dtypes
   const StatePart* parts = nullptr;  ///< [count], in device memory
   uint64_t count = 0;
-  uint64_t blocks = 0;           ///< of all parts
-  uint64_t measured_blocks = 0;  ///< of the parts of tensors
+  uint64_t blocks = 0;           ///< blocks of all parts
+  uint64_t measured_blocks = 0;  ///< blocks of the parts of tensors
 };
 
 /// Returns elements first … first + count - 1 of a tile in device memory; the table that it comes
