@@ -34,7 +34,7 @@ class HeadroomDetector {
     uint32_t layer = 0;
     double largest = 0;
   };
-  static constexpr size_t kOutputs = 3;  ///< of a layer
+  static constexpr size_t kOutputs = 3;  ///< outputs of a layer
   std::optional<Output> OutputAt(const StepNumbers& numbers, size_t index) const;
   size_t Count(const StepNumbers& numbers) const;
   std::optional<Output> FirstTooLarge(const StepNumbers& numbers) const;

@@ -27,7 +27,7 @@ class HeadroomLog {
 /// A line that was read.
 struct HeadroomRow {
   uint64_t step = 0;
-  std::vector<LayerNumbers> layers;  ///< what was null is nothing
+  std::vector<LayerNumbers> layers;  ///< nullopt in place of null
 };
 
 /// Returns nothing if the text is no such line.

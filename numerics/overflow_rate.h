@@ -26,7 +26,7 @@ class OverflowRateDetector {
   const RunFacts& facts_;
   uint64_t applied_ = 0;
   bool in_streak_ = false;
-  std::deque<uint64_t> streaks_;  ///< how many steps had been applied when each began
+  std::deque<uint64_t> streaks_;  ///< number of applied steps when each began
 };
 
 }  // namespace penstock::train

@@ -19,7 +19,7 @@ namespace penstock::train {
 /// Of the update of a step.
 struct ReplayedUpdate {
   double largest = 0;      ///< rms of a tensor's update over that of its weights before
-  std::string largest_of;  ///< that tensor
+  std::string largest_of;  ///< name of that tensor
   uint64_t too_large = 0;  ///< tensors whose update is larger than the detectors allow
   std::optional<std::string> broken =
       {};                     ///< the first tensor whose weights are not finite, or huge
@@ -33,7 +33,7 @@ struct ReplayedStep {
   double lr = 0;
   double loss_scale = 1;
   bool skipped = false;
-  std::vector<uint64_t> rows = {};            ///< of the data, as far as they are named
+  std::vector<uint64_t> rows = {};            ///< known rows of the data
   std::optional<NonFinitePlace> first = {};   ///< the first value that is not finite, if one is
   std::optional<ReplayedUpdate> update = {};  ///< none: it was skipped, or is not known
 };

@@ -35,7 +35,7 @@ class UpdateSizeDetector {
   struct Worst {
     size_t tensor = 0;
     double ratio = 0;
-    size_t count = 0;  ///< how many are above
+    size_t count = 0;  ///< number of tensors above
     void Take(size_t index, double of);
   };
   bool Settled(uint64_t step) const;
@@ -45,7 +45,7 @@ class UpdateSizeDetector {
   Report MakeReport(uint64_t step, const Worst& worst, const std::string& what) const;
 
   const RunFacts& facts_;
-  std::deque<std::vector<double>> rms_;  ///< of the last kGrowthSteps settled steps
+  std::deque<std::vector<double>> rms_;  ///< rms in the last kGrowthSteps settled steps
   Quiet large_;
   Quiet grown_;
 };
