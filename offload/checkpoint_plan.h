@@ -33,7 +33,7 @@ struct CheckpointPlan {
     bool copy_out = false;  ///< the checkpoint is needed on the host
   };
   std::vector<Use> uses;                    ///< in the order of the accesses
-  std::vector<std::vector<Fetch>> fetches;  ///< by kernel: into slots that are free after it
+  std::vector<std::vector<Fetch>> fetches;  ///< indexed by kernel: into slots free after it
 };
 
 /// Makes the plan. `accesses` are those of a whole step, by kernel; each checkpoint is written

@@ -26,7 +26,7 @@ struct CommittedTile {
 /// Identifies the state that a record belongs to. A UUID alone means a state of version 1.
 struct StateIdentity {
   Uuid uuid{};
-  uint32_t version = 1;  ///< of the format
+  uint32_t version = 1;  ///< version of the format
   uint32_t world_size = 1;
   uint32_t rank = 0;
 
@@ -37,7 +37,7 @@ struct StateIdentity {
 
 /// What the loss scale of fp16 has come to (zero/loss_scale.h).
 struct LossScaleState {
-  double scale = 1;  ///< of the next step
+  double scale = 1;  ///< scale of the next step
   uint64_t steps_without_overflow = 0;
   uint32_t hysteresis = 1;  ///< at 1 the next overflow halves the scale
 

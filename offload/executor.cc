@@ -69,7 +69,7 @@ Result<const std::byte*> Executor::Acquire(ModuleId module) {
   if (slot == nullptr) {
     PENSTOCK_ASSIGN(slot, ChooseSlot(module, planned));
   } else if (!there) {
-    slot->last_use = compute_.Record();  // who holds it since another step may use it still
+    slot->last_use = compute_.Record();  // a holder from another step may still use it
   }
   if (!there) PENSTOCK_TRY(Fetch(module, *slot));
   if (planned == nullptr || (!planned->fetch && !there)) ++late_uses_;

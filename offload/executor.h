@@ -85,9 +85,9 @@ class Executor {
     device::Event ready;             ///< the last weights that came into it
     device::Event last_use;          ///< the last kernel that read it
     int held = 0;                    ///< acquires without their release
-    bool shared = true;              ///< by modules without a slot of their own
+    bool shared = true;              ///< used by modules without their own slot
     std::optional<ModuleId> module;  ///< whose weights were copied into it last
-    bool current = false;            ///< in this step, in which weights stay what they are
+    bool current = false;            ///< whether it is of this step, in which weights do not change
     uint64_t acquired_at = 0;        ///< the number of the last use
   };
 
@@ -118,14 +118,14 @@ class Executor {
   Trace* const trace_;
   Trace::Row waits_;
   std::vector<Slot> slots_;
-  std::vector<std::optional<uint32_t>> slot_of_;   ///< of each module, where it was last
+  std::vector<std::optional<uint32_t>> slot_of_;   ///< last slot of each module
   std::vector<std::vector<uint64_t>> planned_at_;  ///< the uses of each module in a step, in order
-  uint64_t step_start_ = 0;                        ///< in the time of the schedule
-  uint64_t use_ = 0;                               ///< that the plan names next; its length: none
+  uint64_t step_start_ = 0;                        ///< start of the step, in schedule time
+  uint64_t use_ = 0;                               ///< next use of the plan; its length: none
   uint64_t acquired_ = 0;
   uint64_t late_uses_ = 0;
   uint64_t evictions_ = 0;
-  std::array<device::Event, 2> last_copies_;  ///< of the last two modules
+  std::array<device::Event, 2> last_copies_;  ///< copies of the last two modules
   size_t next_copy_ = 0;
   std::unique_ptr<device::Stream> copy_in_;  ///< last member: stops before what its work uses
 };

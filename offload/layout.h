@@ -126,9 +126,9 @@ struct Section {
 
 struct ModuleLayout {
   std::string name;
-  std::vector<TensorLayout> tensors;  ///< in the order they were declared
-  std::vector<GroupSpan> spans;       ///< of the groups that it has, in their order
-  uint64_t elements = 0;  ///< of the flat index, padding included: a multiple of a block
+  std::vector<TensorLayout> tensors;  ///< in the order of declaration
+  std::vector<GroupSpan> spans;       ///< spans of its groups, in order
+  uint64_t elements = 0;  ///< elements of the flat index, with padding: a multiple of a block
 
   /// Indices of the tensors in the order of the flat index: a caller that reads them in this order
   /// reads each tile once.
@@ -192,9 +192,9 @@ struct ShardLayout {
   ModelLayout model;
   uint32_t world_size = 1;
   uint32_t rank = 0;
-  uint64_t tile_elements = 0;        ///< of the largest possible tile: a multiple of a block
-  std::vector<TileLayout> tiles;     ///< by module, then by position
-  std::vector<uint32_t> first_tile;  ///< of each module; then the number of tiles
+  uint64_t tile_elements = 0;     ///< elements of the largest possible tile: a multiple of a block
+  std::vector<TileLayout> tiles;  ///< ordered by module, then by position
+  std::vector<uint32_t> first_tile;  ///< first tile of each module; then the number of tiles
 
   const TileLayout& tile(TileId id) const { return tiles[Index(id)]; }
   const ModuleLayout& module(ModuleId id) const { return model.module(id); }
@@ -236,7 +236,7 @@ struct ShardLayout {
   /// Sizes of the largest tile.
   Bytes largest_weight() const;
   Bytes largest_record() const;
-  size_t most_tiles() const;  ///< of a module
+  size_t most_tiles() const;  ///< max number of tiles of a module
 
   bool operator==(const ShardLayout&) const = default;
 };

@@ -88,7 +88,7 @@ class RankCopy {
                    const std::function<Status(TileId, const TileParts&)>& then) const;
 
   const StateReader& from_;
-  std::vector<CopyTarget> to_;  ///< by path
+  std::vector<CopyTarget> to_;  ///< indexed by path
 };
 
 void RankCopy::AddRanges(std::vector<Range>& ranges) {
@@ -104,7 +104,7 @@ void RankCopy::AddRanges(std::vector<Range>& ranges) {
     ranges.push_back({file, from_.OffsetOf(Part::kWeight, tile),
                       AlignUp(layout.WeightBytes(tile), kStateAlignment)});
     const Bytes record = AlignUp(layout.RecordBytes(tile), kStateAlignment);
-    if (record == 0_B) continue;  // of a frozen tile
+    if (record == 0_B) continue;  // a frozen tile has none
     ranges.push_back({file, from_.OffsetOf(Part::kRecord, tile), record});
   }
 }

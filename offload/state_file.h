@@ -40,7 +40,7 @@ struct StateFileOptions {
   std::optional<Uuid> uuid;          ///< none: a random one
   bool require_direct =
       true;                ///< false: fall back to buffered I/O (a RUN folder, not an nvme_path)
-  bool simulated = false;  ///< in memory, for simulated drives: gone with the process
+  bool simulated = false;  ///< kept in memory, for simulated drives: gone with the process
   SpeedProbe probe = MeasureSpeed;  ///< decides shares if there are several drives
 };
 
@@ -50,19 +50,19 @@ struct PartRequest {
   TileId tile{};
   int slot = 0;
   aio::Operation operation = aio::Operation::kRead;
-  std::span<std::byte> buffer;  ///< of the part's size; see `from`
+  std::span<std::byte> buffer;  ///< as large as the part; see `from`
   aio::Priority priority = aio::Priority::kParameterRead;
-  uint64_t version = 0;     ///< of the tile, for traces
-  Bytes from = {};          ///< where in the part `buffer` begins, which may be shorter then
+  uint64_t version = 0;     ///< version of the tile, for traces
+  Bytes from = {};          ///< begin of `buffer` in the part; it may then be shorter
   bool past_cache = false;  ///< a read of what the drive holds, whatever the page cache has
   std::function<void(const Status&)> on_complete;  ///< as in aio::Request
 };
 
 /// The part of the state on one path.
 struct PathShare {
-  std::string path;           ///< of its file
-  double bytes_a_second = 0;  ///< as measured; 0 if nothing was measured
-  double share = 1;           ///< of the elements, padding included
+  std::string path;           ///< path of its file
+  double bytes_a_second = 0;  ///< measured speed; 0: not measured
+  double share = 1;           ///< share of the elements, with padding
 };
 
 struct OpenedState;
@@ -171,10 +171,10 @@ class StateFile {
   std::vector<double> speeds_;
   std::vector<TilePlace> tiles_;
   Status failure_;
-  uint64_t sequence_ = 0;  ///< of the newest commit; 0: none
+  uint64_t sequence_ = 0;  ///< sequence number of the newest commit; 0: none
   bool commit_stands_ = false;
   WrittenBytes newest_;       ///< the record of the newest commit
-  uint64_t newest_step_ = 0;  ///< of that commit
+  uint64_t newest_step_ = 0;  ///< step of that commit
   /// The record of the commit before it, which was valid when the newest was made.
   std::optional<WrittenBytes> before_;
   bool made_commit_ = false;                  ///< the newest commit is of this object
@@ -187,7 +187,7 @@ class StateFile {
 struct OpenedState {
   std::unique_ptr<StateFile> file;
   CommitRecord commit;
-  std::vector<std::string> notices;  ///< of heads that were written again, or cannot be
+  std::vector<std::string> notices;  ///< heads that were written again, or cannot be
 };
 
 /// Returns the version that a commit of these tiles names for all that are not frozen; 0 if all are

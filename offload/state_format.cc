@@ -31,8 +31,8 @@ Error Unknown(const std::string& what) {
 struct TilePlan {
   std::vector<TilePlace> tiles;
   struct Regions {
-    Bytes weights;  ///< of a slot
-    Bytes records;  ///< of a slot
+    Bytes weights;  ///< bytes of a slot
+    Bytes records;  ///< bytes of a slot
     Bytes frozen;
   };
   std::vector<Regions> paths;
@@ -98,7 +98,7 @@ struct HeadParts {
   Bytes layout;       ///< size of the text
   Bytes descriptors;  ///< size of all of them
   Bytes descriptors_offset;
-  Bytes end;  ///< where commit place 0 begins
+  Bytes end;  ///< begin of commit place 0
 };
 
 Result<HeadParts> PartsOf(std::span<const std::byte> header) {

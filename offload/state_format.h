@@ -21,7 +21,7 @@ namespace penstock::offload {
 /// The newest version; a state that version 1 can express has version 1.
 inline constexpr uint32_t kStateFormatVersion = 2;
 inline constexpr Bytes kHeaderBytes = 4_KiB;
-inline constexpr Bytes kStateAlignment = 4_KiB;  ///< of every region
+inline constexpr Bytes kStateAlignment = 4_KiB;  ///< alignment of every region
 inline constexpr Bytes kDescriptorBytes = 64_B;
 
 inline constexpr uint32_t kMostPaths = 64;
@@ -48,7 +48,7 @@ struct StateGeometry {
   FileOffset records_offset[2];
   FileOffset frozen_offset;
   Bytes frozen_bytes;
-  Bytes file_bytes;  ///< as the header names it, without the second head
+  Bytes file_bytes;  ///< file size in the header, without the second head
 
   /// Everything before commit place 0, and as much behind file_bytes.
   Bytes head_bytes() const { return Bytes{commit_offset[0].value}; }
@@ -82,7 +82,7 @@ struct StateHeader {
   uint32_t path = 0;
   StateGeometry geometry;
   ShardLayout layout;
-  std::vector<TilePlace> tiles;  ///< of each tile
+  std::vector<TilePlace> tiles;  ///< place of each tile
 };
 
 /// The properties of a state beside its layout.
@@ -94,7 +94,7 @@ struct StateShape {
   bool guards = true;
   Bytes commit_json = kCommitJsonLimit;  ///< a multiple of 4096; in version 1 as it is
   uint32_t paths = 1;
-  std::vector<uint16_t> path_of_tile;  ///< of each tile; empty with one path
+  std::vector<uint16_t> path_of_tile;  ///< path of each tile; empty with one path
 };
 
 /// Returns the version of the format that a state with this layout has.

@@ -22,7 +22,7 @@ struct OpenStateFile {
 /// The head of a file.
 struct FoundHead {
   StateHeader header;
-  std::string notice;  ///< what is wrong with a head that was not used; empty: nothing
+  std::string notice;  ///< says what is wrong with an unused head; empty: nothing
 };
 
 /// Fills `bytes` from `offset` on. Errors: kIo, naming path and offset; kCorruption where the file

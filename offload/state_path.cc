@@ -284,7 +284,7 @@ Status StatePath::WriteHead(const StateHeader& header) {
         Write(place, std::vector<std::byte>(geometry_.commit_bytes.value), "place of a commit"));
   }
   PENSTOCK_TRY(Write(geometry_.second_head(), second));
-  PENSTOCK_TRY(WriteFirstHead(head));  // which synchronises before the header
+  PENSTOCK_TRY(WriteFirstHead(head));  // synchronises before the header
   heads_ = {WrittenAt(FileOffset{}, head), WrittenAt(geometry_.second_head(), second)};
   return options_.simulated ? Status() : SyncFolder(options_.folder);
 }

@@ -28,9 +28,9 @@ struct WrittenBytes {
 
 struct StatePathOptions {
   std::string folder;
-  std::string name;  ///< of the file
+  std::string name;  ///< name of the file
   bool require_direct = true;
-  bool simulated = false;  ///< in memory (memfd)
+  bool simulated = false;  ///< kept in memory (memfd)
 };
 
 class StatePath {
@@ -104,7 +104,7 @@ class StatePath {
   aio::Engine& engine_;
   aio::FileRegistration registration_;
   StateGeometry geometry_;
-  Bytes held_bytes_;                 ///< that the file has: without a second head fewer than whole
+  Bytes held_bytes_;                 ///< actual size of the file: smaller without a second head
   std::vector<WrittenBytes> heads_;  ///< those that hold
   bool keep_ = false;
 };

@@ -50,7 +50,7 @@ class StateReader {
   /// reading.
   Status Use(const CommitName& name);
 
-  const StateHeader& header() const { return header_; }  ///< of path 0
+  const StateHeader& header() const { return header_; }  ///< header of path 0
   const StateGeometry& geometry(size_t path) const { return files_[path].geometry; }
   const ShardLayout& layout() const { return header_.layout; }
   const CommitRecord& commit() const { return commit_; }  ///< the one that is read
@@ -91,7 +91,7 @@ class StateReader {
     std::string path;
     UniqueFd fd;
     StateGeometry geometry;
-    std::string notice;  ///< of its heads
+    std::string notice;  ///< notice about its heads
 
     OpenStateFile open() const { return {fd.get(), path}; }
     StateHeader Take(FoundHead head);
@@ -117,13 +117,13 @@ class StateReader {
   Result<CommitRecord> ReadCommit(FileOffset place) const;
   Status ReadCommits();
 
-  std::vector<File> files_;          ///< by index of the path
-  StateHeader header_;               ///< of path 0
+  std::vector<File> files_;          ///< indexed by path
+  StateHeader header_;               ///< header of path 0
   std::vector<HeldCommit> commits_;  ///< the newest first
   CommitRecord commit_;
   /// That the first file was never finished, as its mark says; none: it has no mark.
   std::optional<Error> unfinished_;
-  std::string notice_;  ///< of the commit places
+  std::string notice_;  ///< notice about the commit places
 };
 
 }  // namespace penstock::offload

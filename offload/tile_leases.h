@@ -86,7 +86,7 @@ struct TileUpdate {
   TileId tile{};
   /// The parts are only read in this pass, which ends with TileStore::FinishFirstPass.
   bool first_pass = false;
-  uint64_t version = 0;  ///< before the update
+  uint64_t version = 0;  ///< version before the update
   std::span<std::byte> weight;
   std::span<std::byte> record;
   /// What the parts must hash to as they are now, if they were read from the drive unverified.

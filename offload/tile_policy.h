@@ -41,11 +41,11 @@ struct TileHome {
 };
 
 struct TilePolicyOptions {
-  std::vector<TileHome> homes;  ///< of each tile
-  size_t weight_blocks = 2;     ///< for weights that live on the drive
+  std::vector<TileHome> homes;  ///< home of each tile
+  size_t weight_blocks = 2;     ///< blocks for weights on the drive
   size_t record_blocks = 1;
   size_t ahead_limit = 1;  ///< the most weight blocks for updates that have not begun
-  uint64_t passes = 1;     ///< of an update: 1 or 2; see offload/update_queue.h
+  uint64_t passes = 1;     ///< passes of an update: 1 or 2; see offload/update_queue.h
 };
 
 struct TileAction {
@@ -152,7 +152,7 @@ class TilePolicy {
   };
   enum class Copy : uint8_t { kNone, kReading, kThere };
   struct Tile {
-    Copy weight = Copy::kNone;  ///< in a block; unused where the part lives in host memory
+    Copy weight = Copy::kNone;  ///< copy in a block; unused if the part is in host memory
     Copy record = Copy::kNone;
     bool weight_writing = false;
     bool update_pins = false;       ///< the update is one of `pins`
@@ -210,12 +210,12 @@ class TilePolicy {
   Order by_device_;
   Order by_update_;
   Order wanted_;  ///< weights on the drive that are not in memory, by when the device needs them
-  Order ahead_records_;  ///< in memory, of updates that have not begun, by when these need them
-  std::optional<TileId> pinning_;  ///< what the device waits for
+  Order ahead_records_;  ///< loaded, of updates that have not begun, ordered by their need
+  std::optional<TileId> pinning_;  ///< tile that the device waits for
   bool started_ = false;           ///< SetTime was called: there is something to read
   bool draining_ = false;
   uint64_t now_ = 0;
-  uint64_t end_ = kNoEnd;  ///< nothing is used from this time on
+  uint64_t end_ = kNoEnd;  ///< time from which nothing is used
   size_t ahead_pins_ = 0;  ///< weight blocks held for updates that have not begun
   size_t writes_ = 0;      ///< write-backs under way
   uint64_t evictions_ = 0;
@@ -226,7 +226,7 @@ class TilePolicy {
   bool unsettled_ = false;     ///< an update or a write began
   bool filler_waits_ = false;  ///< TryBeginFill refused
   bool block_freed_ = false;   ///< a write ended since
-  size_t announced_ = 0;       ///< of the tiles that can be taken: those that it did name
+  size_t announced_ = 0;       ///< number of named tiles of those that can be taken
 };
 
 }  // namespace penstock::offload

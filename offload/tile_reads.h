@@ -58,7 +58,7 @@ class TileReads {
 
   const StateReader& state_;
   const Engines& engines_;
-  std::vector<aio::File> files_;  ///< by path
+  std::vector<aio::File> files_;  ///< indexed by path
 };
 
 }  // namespace penstock::offload

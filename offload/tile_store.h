@@ -54,8 +54,8 @@ struct TileStoreOptions {
   size_t weight_blocks = 2;  ///< blocks of the largest tile for weights at home on nvme: 2 or more
   size_t record_blocks = 1;  ///< the same for records: 1 or more
   bool verify_checksums = true;
-  int hash_threads = 1;  ///< with which a commit hashes what lives in host memory
-  uint64_t passes = 1;   ///< of an update; see offload/update_queue.h
+  int hash_threads = 1;  ///< threads that hash a commit's tiles in host memory
+  uint64_t passes = 1;   ///< passes of an update; see offload/update_queue.h
 };
 
 /// What the policy of a store with these options goes by.
@@ -173,8 +173,8 @@ class TileStore {
             const TilePolicyOptions& policy, Slab& slab, StateFile& file);
 
   struct Tile {
-    int slot = 0;             ///< where on the drive its version is (parts at home there)
-    TileChecksums checksums;  ///< of that version
+    int slot = 0;             ///< slot of its version on the drive (parts at home there)
+    TileChecksums checksums;  ///< checksums of that version
     std::optional<uint64_t> committed_version;
     BlockLease weight;            ///< valid while the weight is in a block
     BlockLease record;            ///< the same of the record
@@ -241,7 +241,7 @@ class TileStore {
   Status failure_ GUARDED_BY(mutex_);
   const Schedule* schedule_ GUARDED_BY(mutex_);
   TilePolicy policy_ GUARDED_BY(mutex_);
-  std::deque<TileId> arrived_ GUARDED_BY(mutex_);  ///< what TryTakeRead gives, in this order
+  std::deque<TileId> arrived_ GUARDED_BY(mutex_);  ///< tiles for TryTakeRead, in this order
   size_t requests_ GUARDED_BY(mutex_) = 0;         ///< I/O requests in flight
   uint64_t finished_ GUARDED_BY(mutex_) = 0;
   uint64_t written_back_ GUARDED_BY(mutex_) = 0;

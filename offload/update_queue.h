@@ -103,10 +103,10 @@ class UpdateQueue {
   using LoadPlace = std::pair<uint64_t, size_t>;
 
   struct Tile {
-    uint64_t target = 0;  ///< in passes, as what follows
+    uint64_t target = 0;  ///< counted in passes, like the members below
     uint64_t version = 0;
-    std::optional<size_t> rank;  ///< in the order of need; none: it is never updated
-    size_t position = 0;         ///< in the order in which updates begin
+    std::optional<size_t> rank;  ///< number in the order of need; none: it is never updated
+    size_t position = 0;         ///< number in the order in which updates begin
     bool loaded = false;
     bool ready = false;
     bool taken = false;
@@ -121,13 +121,13 @@ class UpdateQueue {
   void Sort(Tile& tile);
 
   const Schedule* schedule_;
-  const uint64_t passes_;  ///< of an update
+  const uint64_t passes_;  ///< passes of an update
   std::vector<Tile> tiles_;
   std::set<size_t> waiting_;     ///< ranks of tiles that wait to be loaded
   std::set<size_t> takeable_;    ///< ranks of tiles that are begun, loaded, ready and not taken
-  std::set<LoadPlace> to_load_;  ///< of updates that are neither begun nor loaded ahead
+  std::set<LoadPlace> to_load_;  ///< updates that are neither begun nor loaded ahead
   size_t begun_in_round_ = 0;
-  uint64_t round_ = 0;  ///< in passes
+  uint64_t round_ = 0;  ///< counted in passes
   uint64_t last_round_ = std::numeric_limits<uint64_t>::max();
   size_t unfinished_ = 0;
   size_t unloaded_ = 0;  ///< tiles that are begun and not loaded, held back or not

@@ -21,7 +21,7 @@
 namespace penstock::offload {
 
 struct CommitChoice {
-  std::vector<CommitName> commits;  ///< that all ranks hold, the newest first; one at least
+  std::vector<CommitName> commits;  ///< commits that all ranks hold, the newest first; at least one
   /// Makes a commit the one that is read.
   std::function<Status(const CommitName& name)> use;
   /// Returns a line for each damaged part of the commit in use, on all ranks.

@@ -59,7 +59,7 @@ class WholeState {
   Status CheckRecord(uint32_t rank) const;
   std::string NewerNotice() const;
 
-  std::vector<std::unique_ptr<StateReader>> readers_;  ///< by rank
+  std::vector<std::unique_ptr<StateReader>> readers_;  ///< indexed by rank
   std::vector<CommitName> commits_;
 };
 
