@@ -41,7 +41,7 @@ class Cores {
   Clock& clock_;
   const double cores_;
   std::list<Job> jobs_;
-  double threads_ = 0;  ///< of all jobs
+  double threads_ = 0;  ///< threads of all jobs
   Seconds passed_until_ = 0;
   uint64_t plan_ = 0;  ///< plans before this one are void
 };

@@ -23,7 +23,7 @@ struct DriveSpeed {
   double read_bytes_a_second = 0;  ///< 0: reads take no time
   double write_bytes_a_second = 0;
   bool shared = false;  ///< one pipe for both
-  Seconds latency = 0;  ///< of a block, overlapping with that of others
+  Seconds latency = 0;  ///< latency of a block; latencies overlap
   Bytes block = aio::kDefaultBlockSize;
   int queue_depth = aio::kDefaultQueueDepth;
 };
@@ -48,7 +48,7 @@ class Drive {
   struct Request {
     aio::Operation operation{};
     Bytes waiting;        ///< has no place on the drive yet
-    uint64_t blocks = 0;  ///< that have not passed
+    uint64_t blocks = 0;  ///< blocks that have not passed
     uint64_t sequence = 0;
     aio::Priority priority{};
     std::function<void()> done;

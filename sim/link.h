@@ -17,8 +17,8 @@
 namespace penstock::sim {
 
 struct LinkSpeed {
-  double bytes_a_second = 0;  ///< in each direction; 0: operations take their latency
-  Seconds latency = 0;        ///< of an operation
+  double bytes_a_second = 0;  ///< speed in each direction; 0: operations take their latency
+  Seconds latency = 0;        ///< latency of an operation
 };
 
 /// Bytes that a rank sends to each other rank, and receives from it, in operations that follow each

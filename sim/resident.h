@@ -22,10 +22,10 @@ namespace penstock::sim {
 struct ResidentPlan {
   const zero::ModelSpec& model;
   const offload::ShardLayout& layout;
-  std::vector<Seconds> compute;  ///< of each use in the step
-  Seconds update = 0;            ///< of all tiles of the shard
+  std::vector<Seconds> compute;  ///< seconds of each use in the step
+  Seconds update = 0;            ///< seconds for all tiles of the shard
   bool overlap = true;           ///< gathers begin while updates of later modules run
-  uint64_t micro_batches = 1;    ///< of this rank, in a step: equal parts of each use
+  uint64_t micro_batches = 1;    ///< micro-batches of this rank in a step: equal parts of each use
   zero::ExchangeOptions exchange;
 };
 

@@ -385,7 +385,7 @@ class Engine {
   Cores cores_;
   std::deque<Drive> drives_;
   const std::vector<uint16_t> drive_of_ = offload::SpreadTiles(
-      plan_.layout, std::vector<double>(machine_.drives, 1));  ///< of each tile
+      plan_.layout, std::vector<double>(machine_.drives, 1));  ///< drive of each tile
   TilePolicy policy_;
   Stream compute_;
   Stream copy_in_;
@@ -393,19 +393,19 @@ class Engine {
   Stream comm_;
   const uint32_t ranks_;
   std::vector<Slot> slots_;
-  std::vector<Event> wholes_;  ///< of each buffer that modules share, the last exchange of it
+  std::vector<Event> wholes_;  ///< last exchange of each buffer that modules share
   zero::StagingRing<Event> staging_;
-  uint64_t exchanges_;                  ///< of a module's gradient, in a step
+  uint64_t exchanges_;                  ///< exchanges of a module's gradient in a step
   std::map<size_t, Event> own_wholes_;  ///< the same, of modules that have one of their own
   uint64_t turn_ = 0;                   ///< counts the whole gradients of a step
   uint64_t fetched_use_ = 0;            ///< the use whose weights are fetched
   std::function<void()> after_fetch_;
-  std::vector<std::vector<ModuleId>> reduced_at_;  ///< of each use
+  std::vector<std::vector<ModuleId>> reduced_at_;  ///< modules reduced at each use
   std::array<Event, 2> last_copies_;
   size_t next_copy_ = 0;
   uint64_t last_step_ = 0;
   uint64_t use_ = 0;
-  uint64_t time_ = 0;  ///< of the schedule
+  uint64_t time_ = 0;  ///< schedule time
   uint32_t next_tile_ = 0;
   std::deque<TileId> arrived_;  ///< gradients whose blocks are not summed
   size_t sums_missing_ = 0;

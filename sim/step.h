@@ -34,13 +34,13 @@ struct Machine {
   /// Threads that compute; 0: the device has a processor of its own, as a GPU has.
   int compute_threads = 2;
   int optimizer_threads = 1;
-  Seconds update_element = 0;  ///< of one thread, for one element, in each pass
+  Seconds update_element = 0;  ///< seconds of one thread for one element, in each pass
   Seconds norm_element = 0;    ///< the same for block sums
   Seconds copy_byte = 0;       ///< between host and device: of one core, or of the bus
-  Seconds io_byte = 0;         ///< of one core, for a byte that is read or written
-  DriveSpeed drive;            ///< of each drive
+  Seconds io_byte = 0;         ///< seconds of one core for a byte read or written
+  DriveSpeed drive;            ///< speed of each drive
   size_t drives = 1;  ///< equal ones, to which tiles are dealt out as offload/tile_spread.h says
-  LinkSpeed link;     ///< with several ranks
+  LinkSpeed link;     ///< used with several ranks
 };
 
 /// A model's step as the engine sees it.
@@ -52,9 +52,9 @@ struct StepPlan {
   const std::vector<offload::ModuleId>& gradients;
   zero::UpdateStart updates = zero::UpdateStart::kStepEnd;
   offload::TileStoreOptions store;
-  std::vector<Seconds> compute;  ///< of each use, with nobody else at work
-  uint64_t micro_batches = 1;    ///< of this rank, in a step: equal parts of each use
-  zero::ExchangeOptions exchange = {.repeated_buffers = 2};  ///< with several ranks
+  std::vector<Seconds> compute;  ///< seconds of each use on an idle machine
+  uint64_t micro_batches = 1;    ///< micro-batches of this rank in a step: equal parts of each use
+  zero::ExchangeOptions exchange = {.repeated_buffers = 2};  ///< used with several ranks
   /// What gradients are staged in on the device, on their way to the host.
   Bytes staging = zero::LeastGradientStaging(layout);
 };
