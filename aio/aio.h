@@ -81,7 +81,7 @@ struct Request {
   /// a time. Must be short, must not throw and must not wait for the engine (it may Submit).
   std::function<void(const Status&)> on_complete;
   /// What the bytes are, as in "record of tile 7", for messages. Any thread, until the request is
-  /// complete; it must not wait. None: nothing is said of it.
+  /// complete; it must not wait. If empty, messages do not describe the bytes.
   std::function<std::string()> about;
 };
 
@@ -213,9 +213,9 @@ struct EngineOptions {
   bool overlap_events = true;              ///< false: fill the queue, wait for all of it, repeat
   std::optional<SimulatedDrive> simulate;  ///< the engine is a throttled thread engine
   std::optional<FaultPlan> faults;         ///< wraps the engine's drive
-  /// Told in one line when the drive has had a block for `stall_after`, and when it answers again
-  /// (aio/stall_watch.h); on a thread of the engine's, and not after its end. Must not wait for the
-  /// engine. None: nobody looks, and there is no thread for it.
+  /// Called with one line when the drive has had a block for `stall_after`, and when it answers
+  /// again (aio/stall_watch.h); on a thread of the engine, and not after its end. Must not wait for
+  /// the engine. If empty, stalls are not reported, and there is no thread for it.
   std::function<void(const std::string& line)> on_stall;
   std::chrono::nanoseconds stall_after = kStallAfter;
 };

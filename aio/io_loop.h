@@ -24,8 +24,8 @@ namespace penstock::aio {
 
 /// How often a block is tried again without any progress before its request fails.
 inline constexpr int kMaxAttempts = 32;
-/// From this attempt on a block waits for another one to end, or for a moment if there is none,
-/// because somebody has to give back what the kernel is short of.
+/// From this attempt on a block waits for another one to end, or for a moment if there is none, so
+/// that the kernel gets back what it is short of.
 inline constexpr int kPatientAttempts = 4;
 
 class IoLoop {

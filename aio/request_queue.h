@@ -1,7 +1,7 @@
 // Holds requests that wait to be cut into blocks, and decides which block goes next.
 //
-// Not thread-safe: it belongs to one IoLoop. It shares the requests with whoever pushed them and
-// with the blocks cut from them.
+// Not thread-safe: it belongs to one IoLoop. It shares the requests with its callers and with the
+// blocks cut from them.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// What this kernel, and whoever restricts this process, says to io_uring. For reports; an engine
-// asks by itself (aio/aio.h).
+// Which io_uring features the kernel and the sandbox allow. For reports; an engine asks by itself
+// (aio/aio.h).
 //
 // Threads: any.
 #pragma once
