@@ -1,4 +1,4 @@
-// Measures who was busy when: the times that a step reports.
+// Measures when each resource was busy: the times that a step reports.
 //
 // Threads mark the start and end of their work in a lane; the work of a GPU is added when its clock
 // has been read. From these moments the meter sums the time in which a lane was busy, the time in
@@ -41,7 +41,7 @@ class ActivityMeter {
   /// after the oldest of them; an interval that began before counts from there.
   static constexpr size_t kKept = size_t{1} << 16;
 
-  /// With a `trace`, whoever has the meter adds its work to the trace as well.
+  /// With a `trace`, users of the meter also add their work to the trace.
   explicit ActivityMeter(Trace* trace = nullptr);
 
   Trace* trace() const { return trace_; }

@@ -21,7 +21,7 @@ namespace penstock {
 Status LockFile(int fd, bool exclusive, const std::string& path);
 /// The same without waiting.
 Status TryLockFile(int fd, bool exclusive, const std::string& path);
-/// Gives the lock up, also for children of a fork, who have the file open as well.
+/// Releases the lock, also for children of a fork, which have the file open as well.
 void UnlockFile(int fd);
 
 }  // namespace penstock

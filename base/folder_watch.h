@@ -1,9 +1,9 @@
 // Notices that a folder which a long-running program relies on is gone: removed, moved or replaced,
 // or that a file in it was.
 //
-// Both front ends ask before a commit counts (run/run_folder.h, front/training.h): a commit
-// of a run whose folder is gone is one that nobody finds again. Keeps the files open, so that no
-// other file can take their identity. Threads: one at a time.
+// Both front ends check before a commit counts (run/run_folder.h, front/training.h): a commit of a
+// run whose folder is gone cannot be found again. Keeps the files open, so that no other file can
+// take their identity. Threads: one at a time.
 #pragma once
 
 #include <string>

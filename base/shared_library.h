@@ -13,7 +13,7 @@ namespace penstock {
 /// Stays loaded until the process ends. A plain value.
 class SharedLibrary {
  public:
-  /// Loads the library of this soname. `need` and `advice`: who needs it, and what to do without
+  /// Loads the library of this soname. `need` and `advice`: what needs it, and what to do without
   /// it, for the message. Errors: kUnavailable.
   static Result<SharedLibrary> Load(const std::string& soname, const std::string& need,
                                     const std::string& advice);

@@ -41,7 +41,7 @@ using JsonLines = std::map<std::string, size_t>;
 /// How ParseStrictly reads a text.
 struct JsonOptions {
   bool comments = false;       ///< allow // and /* */
-  JsonLines* lines = nullptr;  ///< is given where each key stands first; null: nobody asks
+  JsonLines* lines = nullptr;  ///< gets the first line of each key; null: not collected
 };
 /// Parses `text` into `value`, unless something is wrong with the text: then `value` stays as it
 /// was, and one fault is returned. That is what ends the reading, a syntax error or a number beyond

@@ -31,8 +31,8 @@ Result<HwlocTopology> Load(const std::string& xml) {
   hwloc_topology_t raw = nullptr;
   if (hwloc_topology_init(&raw) != 0) return HwlocError("start");
   HwlocTopology topology(raw);
-  // Plugins, where they are installed: they load graphics libraries for what nobody needs, and look
-  // for PCI devices, which the kernel's files name as well.
+  // Installed plugins load graphics libraries that are not needed, and look for PCI devices, which
+  // the kernel's files name as well.
   for (const char* component : {"opencl", "gl", "cuda", "nvml", "rsmi", "levelzero", "pci"}) {
     static_cast<void>(
         hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component));

@@ -1,4 +1,4 @@
-// Records who did what when, in the Chrome trace format, for Perfetto and chrome://tracing.
+// Records a trace in the Chrome trace format, for Perfetto and chrome://tracing.
 //
 // Spans stand in rows, and the spans of one row do not overlap. A span is written when it ends,
 // through a small buffer, so that memory is bounded and the file of a killed program can be opened,
