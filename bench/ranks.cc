@@ -44,7 +44,7 @@ struct Arguments {
   std::vector<uint32_t> world;  ///< numbers of ranks to predict
 };
 
-/// A model and a machine that nobody here has: 70 B parameters and 8192 tokens a micro-batch at 593
+/// A model and a machine for predictions only: 70 B parameters and 8192 tokens a micro-batch at 593
 /// TFLOP/s, with activations computed again.
 struct FarMachine {
   RankModel model = {.layers = 80, .layer_elements = 875'000'000, .compute_s = 7.74};

@@ -192,7 +192,7 @@ Result<double> Verify(const std::string& folder, int threads) {
   return Rate(layout, start);
 }
 
-/// Of the state in the folder, which nobody has open when this returns.
+/// Returns the layout of the state in the folder, which is closed again.
 Result<ShardLayout> LayoutIn(const std::string& folder) {
   PENSTOCK_ASSIGN(const auto reader, offload::StateReader::Open(PathsIn(folder)));
   return reader->layout();

@@ -20,7 +20,7 @@ struct MeasuredParts {
   double io_s = 0;      ///< seconds for a step's bytes
   double io_cpu_s = 0;  ///< the processor's part of that
   double io_bytes = 0;
-  std::optional<aio::SimulatedDrive> simulate;  ///< none: as fast as io_s says, in both directions
+  std::optional<aio::SimulatedDrive> simulate;  ///< nullopt: as fast as io_s, in both directions
 };
 
 /// The seconds of a step in the steady state. The time of forward and of backward is dealt out to
