@@ -44,7 +44,7 @@ class Calls {
     bool leaves = false;            ///< the job is being left; nothing comes after these
   };
   Taken Take() EXCLUDES(mutex_);
-  /// Hands a reply to its caller. Returns false if nobody waits for it.
+  /// Hands a reply to its caller. Returns false if no call waits for it.
   bool Reply(Message message) EXCLUDES(mutex_);
   /// Ends every call, and all later ones. The first time counts.
   void End(const Ending& ending) EXCLUDES(mutex_);

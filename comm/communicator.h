@@ -3,8 +3,8 @@
 //
 // All ranks make the same calls in the same order, on one communicator of the process. A call
 // enqueues work on stream() and returns. The work waits there for the other ranks; the calling
-// thread waits for nobody. What an operation reads must be ordered before it, and what it writes
-// must be ordered after it, by events of stream().
+// thread does not wait. What an operation reads must be ordered before it, and what it writes must
+// be ordered after it, by events of stream().
 //
 // If an operation fails, stream() fails: Synchronize returns the first failure, and later
 // operations are skipped. Whoever learns of a failure elsewhere calls Abort, because the other
@@ -34,8 +34,8 @@ class Job;
 
 class Communicator {
  public:
-  /// Aborts what has not ended, so that no order in which ranks end can hang: who wants it done
-  /// synchronizes stream() first. To the other ranks, this one has ended.
+  /// Aborts what has not ended, so that no order in which ranks end can hang; to complete it,
+  /// synchronize stream() first. To the other ranks, this one has ended.
   virtual ~Communicator() = default;
 
   virtual const World& world() const = 0;

@@ -204,7 +204,7 @@ Result<Launch> ReadPlace(const Environment& environment) {
 
 Result<Launch> ReadLaunch(const Environment& environment) {
   PENSTOCK_ASSIGN(Launch launch, ReadPlace(environment));
-  // One rank alone meets nobody.
+  // A single rank meets no others.
   if (launch.size == 1 && !launch.by_pmix) return launch;
   PENSTOCK_ASSIGN(launch.token, ReadToken(environment));
   return launch;

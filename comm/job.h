@@ -1,4 +1,4 @@
-// The ranks of a run, seen from one of them: who they are, whether they agree, and whether they
+// The ranks of a run, seen from one of them: their identities, whether they agree, and whether they
 // live. docs/ranks.md says how ranks are started and what happens when one fails.
 //
 // A job is a star of TCP connections to rank 0, with a thread in each process ("penstock-job"). It
@@ -50,7 +50,7 @@ struct JobOptions {
   /// Called once, on the job's thread, when the job of several ranks has failed; not when Agree
   /// returned an error, which all ranks have then. `report` says in lines what this rank did last
   /// and, on rank 0, how far the others were. It may end the process, and must not destroy the job,
-  /// which waits for it. None: only calls learn of the failure.
+  /// which waits for it. If empty, only calls report the failure.
   std::function<void(const Error& verdict, const std::string& report)> on_failure;
 };
 
@@ -84,8 +84,8 @@ class Job {
 
   /// Waits for all ranks. Returns ok if `mine` of every rank is ok, and otherwise, on all ranks,
   /// the error of the lowest rank that has one, which the message names; one that all ranks have in
-  /// the same words is returned as it is. After an error the job has ended: nobody is missed, and
-  /// later calls return it.
+  /// the same words is returned as it is. After an error the job has ended: no rank is reported as
+  /// missing, and later calls return it.
   virtual Status Agree(const Status& mine) = 0;
   /// Returns every rank's text, by rank. For small things, at most 16 MiB each.
   virtual Result<std::vector<std::string>> Gather(std::string mine) = 0;
@@ -98,15 +98,15 @@ class Job {
   virtual void Doing(std::string_view what) = 0;
   /// Says how far this rank is. Cheap; from the thread that feeds the device or from a stream.
   virtual void Entered(const Operation& operation, OperationState state) = 0;
-  /// Ends the job on all ranks with this error, within a second; the first one counts. The end of
-  /// another rank within half a second is taken for the reason instead: it breaks connections, and
-  /// whoever notices that first is not to blame.
+  /// Ends the job on all ranks with this error, within a second; the first one counts. If another
+  /// rank ends within half a second, that counts as the reason instead: it breaks connections, and
+  /// the rank that notices first is not the cause.
   virtual void Fail(const Error& why) = 0;
   /// Returns why the job has failed; ok as long as it has not.
   virtual Status status() const = 0;
   /// Whether it has ended because Agree returned an error, which all ranks have then.
   virtual bool ended_agreed() const = 0;
-  /// Waits until all ranks have called it; afterwards nobody is missed.
+  /// Waits until all ranks have called it; afterwards no rank is reported as missing.
   virtual Status Finish() = 0;
 };
 

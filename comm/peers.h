@@ -1,8 +1,8 @@
 // The connections of a job, and one wait for all of them.
 //
 // A peer is a connection under a number: a rank, or the number of a caller that has not said its
-// rank yet. Sending never blocks: what the socket does not take stays in a queue, and Wait goes on
-// with it. A connection that fails while it is written to is read to its end all the same, because
+// rank yet. Sending never blocks: what the socket does not take stays in a queue, and Wait sends it
+// later. A connection that fails while it is written to is read to its end all the same, because
 // the other side may have said why before it ended.
 //
 // Threads: one at a time.
@@ -79,9 +79,9 @@ class Peers {
   /// Waits until something is ready or the deadline passes. Returns all that is ready then.
   Ready Wait(SteadyTime deadline);
   /// Waits until all has been sent and the others have closed, or the deadline passes. What arrives
-  /// meanwhile is dropped. A socket that is closed with bytes that nobody has read takes back what
-  /// the other side has yet to receive: so whoever has said the last word waits. Nothing else is
-  /// waited for afterwards.
+  /// meanwhile is dropped. Closing a socket with unread bytes discards what the other side has yet
+  /// to receive, so the side that sent the last message waits. Afterwards it waits for nothing
+  /// else.
   void AwaitClosed(SteadyTime deadline);
 
  private:

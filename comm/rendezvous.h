@@ -1,11 +1,12 @@
-// How the ranks of a job meet: rank 0 listens, the others come, and each learns who all are.
+// How the ranks of a job meet: rank 0 listens, the others connect, and each gets the list of
+// members.
 //
 // A rank connects and greets with its rank, the world's size, the run and the job's token. Rank 0
-// welcomes it, or says what is wrong with the greeting: first the token, so that who does not know
-// it learns nothing. A rank that is welcome has joined once it says so: it may
-// have given up waiting and come again meanwhile. When all have joined, rank 0 tells all who they
-// are. A rank that joined and has gone, and one that is missing when the time is over, end the
-// meeting for all.
+// welcomes it, or says what is wrong with the greeting: first the token, so that a process without
+// it learns nothing. A rank that is welcome has joined once it says so: it may have given up
+// waiting and come again meanwhile. When all have joined, rank 0 sends the list of members to all.
+// A rank that joined and has gone, and one that is missing when the time is over, end the meeting
+// for all.
 //
 // Strangers may connect while rank 0 listens. They get nothing but a refusal, and those that do not
 // greet in time are dropped; when there are too many, the oldest is.

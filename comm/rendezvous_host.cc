@@ -23,7 +23,7 @@ using std::chrono::steady_clock;
 
 /// How long the last word may take to arrive.
 constexpr std::chrono::seconds kLastWordTime{1};
-/// Connections that may be nobody's yet.
+/// Max connections that have not joined yet.
 constexpr ptrdiff_t kStrangers = 64;
 
 /// Compares in a time that does not tell how much is the same.

@@ -1,10 +1,10 @@
-// Judges from what is heard of the ranks whether the job lives: who has ended, who does not answer,
-// and who is missing in an operation or a commit.
+// Decides from the ranks' messages whether the job is alive: which ranks have ended, do not answer,
+// or are missing in an operation or a commit.
 //
 // Ages are counted in ticks of a second, and a tick that is late counts as one: while this process
-// itself was stopped (Ctrl-Z of the whole job, a laptop's lid), nobody has aged, and the first tick
-// afterwards judges nothing, as what the others have sent is yet to be read. A second one in
-// succession is judged: a machine that is always late must not blind the watch.
+// itself was stopped (Ctrl-Z of the whole job, a laptop's lid), no rank has aged, and the first
+// tick afterwards is ignored, because messages of the others are yet to be read. A second late tick
+// in a row counts: a machine that is always late must not disable the watch.
 //
 // An error that a rank tells of is believed half a second later only: the end of a rank breaks
 // connections of others, whose errors must not be taken for the reason.
@@ -53,8 +53,8 @@ class Watch {
 
   struct Limits {
     std::chrono::seconds heartbeat{30};
-    /// For operations and commits. None: they are not judged, by one who does not hear of all
-    /// ranks.
+    /// Limit for operations and commits. If empty, they are not checked, because this rank does not
+    /// hear of all ranks.
     std::optional<std::chrono::seconds> operation = {};
   };
 

@@ -30,7 +30,7 @@ inline constexpr size_t kMostText = 16 << 20;
 inline constexpr size_t kMostKey = 1024;
 /// The largest payload: a text, and what stands before it.
 inline constexpr size_t kMostPayload = kMostText + 4096;
-/// The largest payload of a connection that has not said yet who it is.
+/// The largest payload of a connection that has not greeted yet.
 inline constexpr size_t kMostGreeting = 4096;
 /// The longest error that is handed on, and the longest name of a host.
 inline constexpr size_t kMostError = 16384;
