@@ -1,5 +1,5 @@
-// Reads one JsonDocument, and keeps what is wrong with it: the first failure, and the keys that
-// nobody asked for, with the key that was probably meant. Not thread-safe.
+// Reads one JsonDocument, and keeps its errors: the first failure, and the unknown keys, each with
+// the key that was probably meant. Not thread-safe.
 #pragma once
 
 #include <functional>
