@@ -1,8 +1,8 @@
 // A stream of the CPU device: one thread that carries out a queue of commands in order.
 //
 // After a kernel has thrown or a transfer has failed, later copies, kernels and transfers are
-// skipped. Waits, events and calls are still carried out in order: nobody who waits for this stream
-// hangs, and nothing is released while another stream may use it.
+// skipped. Waits, events and calls are still executed in order: no wait for this stream hangs, and
+// nothing is released while another stream may use it.
 //
 // Threads: one thread at a time feeds the stream; kernels, transfers and calls may not feed any
 // stream.

@@ -1,6 +1,6 @@
 // CUDA's events behind device::Event, made once and used again.
 //
-// Threads: any; events live as long as somebody refers to them, their pool as long as an event.
+// Threads: any; events live as long as they are referenced, their pool as long as an event.
 #pragma once
 
 #include <cuda_runtime_api.h>

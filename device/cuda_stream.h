@@ -1,8 +1,8 @@
 // A stream of the CUDA device.
 //
 // After a failure, copies, kernels and transfers are not enqueued any more. Waits, events and calls
-// are still carried out when earlier work is over: nobody who waits for one hangs, and nothing is
-// released while another stream may use it.
+// are still executed when earlier work has ended: no wait hangs, and nothing is released while
+// another stream may use it.
 //
 // Calls run on a thread of this process: CUDA's callbacks hold up the stream's later work until
 // they have returned, and objects could be destroyed before a callback that a failed device

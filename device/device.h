@@ -108,7 +108,7 @@ class CudaStream : public Stream {
   /// is the stream's failure, as it is.
   virtual void Transfer(const std::function<Status(CUstream_st*)>& enqueue) = 0;
 
-  // For memory and streams of somebody else's, on the same device.
+  // The next calls are for memory and streams of others, on the same device.
   /// Copies within the device. One of the two sides may be memory that is not of the arena.
   virtual void CopyOnDevice(std::byte* to, const std::byte* from, Bytes size) = 0;
   /// Has what is enqueued from now on come after all work that `other` has now.
@@ -245,9 +245,9 @@ struct DeviceOptions {
 /// kOutOfMemory.
 Result<std::unique_ptr<Device>> CreateCpuDevice(const DeviceOptions& options);
 
-/// The calling thread's current CUDA device: the first one, unless somebody has chosen another. Its
-/// arena is allocated at once. Errors: kUnavailable if the build has no
-/// CUDA or the machine no GPU; kOutOfMemory.
+/// The calling thread's current CUDA device: the first one, unless the thread has chosen another.
+/// Its arena is allocated at once. Errors: kUnavailable if the build has no CUDA or the machine no
+/// GPU; kOutOfMemory.
 Result<std::unique_ptr<Device>> CreateCudaDevice(const DeviceOptions& options);
 
 /// Returns the free memory of the calling thread's current CUDA device. Errors: kUnavailable, as
