@@ -91,7 +91,7 @@ __device__ void ForEachTileOfKeys(const AttentionTask& task, const T* qkv, unsig
   copy(0, turn);
   for (unsigned first = 0; first < end; first += kKeys, ++turn) {
     WaitForCopies();
-    // Shows the copies, and that nobody reads the tiles before these any more.
+    // The copies are visible, and no thread still reads the tiles before these.
     __syncthreads();
     if (first + kKeys < end) copy(first + kKeys, turn + 1);
     visit(first, pairs.First(turn), pairs.Second(turn));

@@ -146,9 +146,10 @@ Result<CudaProduct::Owned<cublasLtMatrixLayout_t>> CudaProduct::MakeLayout(
   return owned;
 }
 
-/// Sums that are split over k may be added up in the workspace, in order; never by whoever is
-/// first, and not where a bias or GELU follows in 16 bits, as cuBLASLt then rounds the sum before
-/// it. Algorithms read the bias as they write the result: it has no alignment of its own.
+/// Sums that are split over k may be added up in the workspace, in order; never in order of
+/// arrival, and not if a bias or GELU follows in 16 bits, because cuBLASLt then rounds the sum
+/// before it. Algorithms read the bias as they write the result: its alignment does not matter
+/// separately.
 Result<bool> CudaProduct::Choose() {
   cublasLtMatmulPreference_t made = nullptr;
   PENSTOCK_TRY(BlasStatus(cublasLtMatmulPreferenceCreate(&made), spec_));

@@ -366,7 +366,7 @@ size_t WithWeights(const Scalars& s, const OptimizerTile& tile, size_t n,
 template <typename Direction, typename Scalars>
 size_t UpdateWholeLines(const Scalars& s, const OptimizerTile& tile, WeightFigures* of_blocks) {
   const size_t done = WithWeights<Direction>(s, tile, ElementCountOf<Scalars>(tile), of_blocks);
-  hwy::FlushStream();  // copies are there before whoever hears of it reads them
+  hwy::FlushStream();  // makes copies visible before readers are notified
   return done;
 }
 

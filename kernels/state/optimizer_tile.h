@@ -35,7 +35,7 @@ struct StochasticRounding {
 };
 
 /// Consecutive elements of a plane, stored one by one in the plane's encoding. Empty if a tile
-/// lacks the plane. A view: whoever has one may write to the elements.
+/// lacks the plane. A view: its holder may write to the elements.
 class PlaneView {
  public:
   PlaneView() = default;

@@ -1,4 +1,4 @@
-// The state operators of each device, for whoever must not depend on the libraries behind them.
+// The state operators of each device, for users that must not depend on the libraries behind them.
 #pragma once
 
 #include <memory>
