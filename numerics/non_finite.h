@@ -44,7 +44,7 @@ class NonFiniteDetector {
   std::optional<Report> Step(const StepNumbers& numbers, const std::optional<uint64_t>& broken_by);
   /// A report of a streak, of step `step`, before a resume.
   void RememberStreak(uint64_t step) { streak_rule_.Remember(step); }
-  /// Says that another process goes on: it ends with as many forwards of its own.
+  /// Says that another process has resumed: the count of forwards starts at zero.
   void Resumed() { forwards_ = 0; }
 
  private:

@@ -1,5 +1,5 @@
-// The figures of one step, from which the detectors judge. Plain values; who measures them is not
-// the detectors' matter.
+// The figures of one step, from which the detectors judge. Plain values; how they are measured is
+// not the detectors' matter.
 //
 // A figure that is unknown is nothing (std::optional) or an empty list; one that is not finite is
 // infinite or NaN. Threads: any.
@@ -82,8 +82,9 @@ struct StepNumbers {
   bool skipped = false;
   double lr = 0;
   double median_step_s = 0;  ///< median of the steps so far; 0: unknown
-  /// How many more steps have to be skipped, this one not counted, for the run to end; 0: it ends
-  /// with this step. Nothing: nobody knows. The loss scaler and the limit of skipped steps say.
+  /// How many more steps must be skipped, not counting this one, for the run to end; 0: it ends
+  /// with this step; nullopt: not known. The loss scaler and the limit of skipped steps determine
+  /// it.
   std::optional<uint64_t> steps_to_stop = {};
   std::vector<uint64_t> rows;                ///< rows of the data
   std::vector<GradientNumbers> gradients;    ///< parallel to RunFacts::tensors, or empty

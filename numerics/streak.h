@@ -19,8 +19,8 @@ class StreakRule {
   explicit StreakRule(bool dynamic_loss_scale) : dynamic_(dynamic_loss_scale) {}
 
   /// Takes a step, the `skipped`-th in a row to be skipped, or none (0). `steps_to_stop` as in
-  /// StepNumbers: a step that ends the run is not told of, and with a dynamic loss scale none of
-  /// which nobody knows how far the end is. Returns whether it is told of.
+  /// StepNumbers: a step that ends the run is not reported, nor, with a dynamic loss scale, one
+  /// with an unknown distance to the end. Returns whether it is reported.
   bool Step(uint64_t step, uint64_t skipped, const std::optional<uint64_t>& steps_to_stop);
   /// Says that a report of step `step` told of the streak that it belongs to.
   void Remember(uint64_t step) { said_ = said_ || (skipped_ > 0 && step >= began_); }

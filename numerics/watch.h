@@ -1,8 +1,8 @@
 // All detectors of a run: takes the figures of its steps and gives reports.
 //
-// A value without I/O and clocks: who measures, prints and writes is not its matter. After a resume
-// it is made anew, and brought up to date from the rows of metrics.jsonl and the reports of
-// numerics.jsonl. Threads: one.
+// A value without I/O and clocks: it does not measure, print or write. After a resume it is
+// recreated, and restored from the rows of metrics.jsonl and the reports of numerics.jsonl.
+// Threads: one.
 #pragma once
 
 #include <cstdint>
@@ -53,8 +53,8 @@ class NumericsWatch {
   void Remember(const Report& report, uint64_t resumed);
   /// Says that the rows and reports of before the resume are all there.
   void Resumed() { non_finite_.Resumed(); }
-  /// Spikes of before, which a Replay took, count as not reported: for somebody who looks at what
-  /// comes next and did not see them.
+  /// Earlier spikes, taken by a Replay, count as not reported, for a caller that only considers
+  /// later steps.
   void ForgetSpikes();
   /// How many rows of metrics.jsonl matter.
   uint64_t RowsToReplay() const;
