@@ -36,13 +36,13 @@ namespace penstock::offload {
 class ShareGatherer {
  public:
   virtual ~ShareGatherer() = default;
-  /// This rank's share of the module lies in its place in `slot` once `copied` is reached, and
-  /// nobody uses the slot any more. Returns the event with which the whole module is there.
+  /// This rank's share of the module is at its place in `slot` once `copied` is reached, and the
+  /// slot is not in use. Returns the event with which the whole module is there.
   virtual device::Event Gather(ModuleId module, std::byte* slot, const device::Event& copied) = 0;
 };
 
 struct ExecutorOptions {
-  ShareGatherer* gatherer = nullptr;  ///< none: the share is the whole module
+  ShareGatherer* gatherer = nullptr;  ///< null: the share is the whole module
   ActivityMeter* meter = nullptr;
 };
 
@@ -58,9 +58,9 @@ class Executor {
   /// the call, until its Release. A module that is already held has the same address. Errors: of
   /// the store; kInvalidArgument if all slots that it could take are held.
   Result<const std::byte*> Acquire(ModuleId module);
-  /// Fetches the weights of the use that the schedule names next, where it says that they may be
-  /// fetched ahead and nobody holds their slot. The calls so far decide, so ranks that make the
-  /// same calls do the same. Errors: of the store.
+  /// Fetches the weights of the use that the schedule names next, if it says that they may be
+  /// fetched ahead and their slot is free. The calls so far decide, so ranks that make the same
+  /// calls do the same. Errors: of the store.
   Status FetchAhead();
   /// Ends a use: work enqueued so far is its last.
   void Release(ModuleId module);

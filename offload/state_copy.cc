@@ -252,7 +252,7 @@ class Copier {
   Status CopyAll(const std::vector<RankCopy::Range>& ranges, const Engines& engines,
                  TileRooms& rooms) {
     for (RankCopy& rank : ranks_) PENSTOCK_TRY(rank.Resize());
-    // What a copy could not hold must not be written: whoever shares the drive would find it full.
+    // A copy without enough space must not be written: it would fill the drive for all its users.
     for (const RankCopy::Range& range : ranges) {
       PENSTOCK_TRY(range.file->Reserve(range.offset, range.size));
     }

@@ -8,9 +8,8 @@
 // clone takes once the original is written, and the copy is a state of the same UUID that every
 // reader accepts.
 //
-// The original must not lose the commit meanwhile: whoever holds the lock makes no further commit
-// and, with one slot, no update. Threads: one, which starts
-// and joins others.
+// The original must not lose the commit meanwhile: the holder of the lock makes no further commit
+// and, with one slot, no update. Threads: one, which starts and joins others.
 #pragma once
 
 #include <functional>

@@ -1,8 +1,8 @@
 // The state on the drives. Knows where tiles live, and which of their versions survive a crash.
 //
-// There is one file for each path (offload::StatePath), and nobody else needs to know which tile
-// lies on which path. Owns the table of places: for each tile the slot that the newest durable
-// commit names. Format and order of writes: docs/state_format.md.
+// There is one file for each path (offload::StatePath), and only this class knows which tile is on
+// which path. Owns the table of places: for each tile the slot that the newest durable commit
+// names. Format and order of writes: docs/state_format.md.
 //
 // Threads: Submit, Cancel, Where, WriteSlot and the getters of constants from any thread; all other
 // functions one at a time, and but for CheckCommit while no write is in flight (offload::TileStore
@@ -78,12 +78,11 @@ class StateFile {
                                                    const StateFileOptions& options,
                                                    std::span<aio::Engine* const> engines);
 
-  /// Opens and locks the files of a state, in the order of their paths, to continue from its newest
-  /// commit. `layout` must be the one that it was created with. With `at`, continues
-  /// from that one: a newer one, which other ranks lack or which is damaged, is taken back durably
-  /// before the function returns, because the slots that it names are written next.
-  /// Errors: those of Create and of StateReader::Open; kInvalidArgument for another layout;
-  /// kNotFound if `at` is not there.
+  /// Opens and locks the files of a state, in the order of their paths, to resume from its newest
+  /// commit. `layout` must be the one that it was created with. With `at`, resumes from that one: a
+  /// newer one, which other ranks lack or which is damaged, is taken back durably before the
+  /// function returns, because the slots that it names are written next. Errors: those of Create
+  /// and of StateReader::Open; kInvalidArgument for another layout; kNotFound if `at` is not there.
   static Result<OpenedState> Open(const std::vector<std::string>& paths, const ShardLayout& layout,
                                   bool require_direct, std::span<aio::Engine* const> engines,
                                   const std::optional<CommitName>& at = {});

@@ -88,9 +88,8 @@ struct StateHeader {
 /// The properties of a state beside its layout.
 struct StateShape {
   int slots = 2;  ///< 1 or 2
-  /// Whether kStateAlignment bytes that nobody uses lie behind each commit place and each slot, so
-  /// that a block that a drive writes one place beside its own damages no other commit. States that
-  /// were made before there were guards have none.
+  /// Whether kStateAlignment unused bytes follow each commit place and each slot, so that a block
+  /// that a drive misplaces by one damages no other commit. States from before guards have none.
   bool guards = true;
   Bytes commit_json = kCommitJsonLimit;  ///< a multiple of 4096; in version 1 as it is
   uint32_t paths = 1;

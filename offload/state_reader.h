@@ -121,7 +121,7 @@ class StateReader {
   StateHeader header_;               ///< header of path 0
   std::vector<HeldCommit> commits_;  ///< the newest first
   CommitRecord commit_;
-  /// That the first file was never finished, as its mark says; none: it has no mark.
+  /// Set if the first file has a mark: it was never finished.
   std::optional<Error> unfinished_;
   std::string notice_;  ///< notice about the commit places
 };

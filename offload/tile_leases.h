@@ -44,7 +44,7 @@ class [[nodiscard]] PinnedWeights {
                 std::vector<std::span<const std::byte>> weights)
       : store_(store), tiles_(tiles), weights_(std::move(weights)) {}
 
-  TileStore* store_ = nullptr;  ///< none: nothing is to be given back
+  TileStore* store_ = nullptr;  ///< null: there is nothing to give back
   IdRange<TileId> tiles_{0, 0};
   std::vector<std::span<const std::byte>> weights_;
 };
@@ -76,7 +76,7 @@ class [[nodiscard]] UpdateLease {
   friend class TileStore;
   UpdateLease(TileStore* store, TileId tile) : store_(store), tile_(tile) {}
 
-  TileStore* store_ = nullptr;  ///< none: the update is finished or given back
+  TileStore* store_ = nullptr;  ///< null: the update is finished or given back
   TileId tile_{};
 };
 

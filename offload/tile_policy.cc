@@ -300,9 +300,8 @@ void TilePolicy::LoadUpdates() {
   }
 }
 
-/// Whether a block for the tile's record is free. Where somebody waits for an update that has
-/// begun, and updates that may begin only afterwards hold all blocks, the last of them gives its
-/// up.
+/// Whether a block for the tile's record is free. If a begun update is waited for, and updates that
+/// may begin only afterwards hold all blocks, the last of them gives up its block.
 bool TilePolicy::MakeRoomForRecord(TileId tile, bool ahead) {
   if (!RecordOnDrive(tile)) return true;
   const bool waited_for = !ahead && (draining_ || pinning_ == tile);

@@ -7,8 +7,8 @@
 //
 // What it decides:
 //   - Weights for the device are read in the order of the schedule, as far ahead as blocks allow.
-//   - Of the copies that nobody uses, the one needed furthest in the future is evicted (Belady's
-//     MIN, because the future is known), and only for something that is needed sooner.
+//   - Of the unused copies, the one needed furthest in the future is evicted (Belady's MIN, because
+//     the future is known), and only for something that is needed sooner.
 //   - Updates that have begun are loaded before those that have not (offload/update_queue.h). The
 //     latter hold at most `ahead_limit` weight blocks, so that the device always finds one.
 //   - Requests of the device out of order come before everything that is planned. If the device
@@ -60,7 +60,7 @@ struct TileAction {
   TileId tile{};
 };
 
-/// Who can continue because of what happened. Whoever was refused is named once.
+/// Which refused requests can now succeed. Each is named once.
 struct TileWakes {
   bool device = false;   ///< TryPin, which refused, would not refuse now
   size_t updates = 0;    ///< TakeUpdate can give so many more tiles
@@ -115,7 +115,8 @@ class TilePolicy {
   /// Ends the update of a tile that was taken. Its parts that live on the drive are written back
   /// from now on, and keep their blocks until then.
   void FinishUpdate(TileId tile);
-  /// While draining, nobody uses new weights: updates may take the blocks that the next step needs.
+  /// While draining, new weights are not used: updates may take the blocks that the next step
+  /// needs.
   void SetDraining(bool draining);
 
   // Completed I/O.
@@ -130,7 +131,7 @@ class TilePolicy {
     taken_.swap(actions_);
     return taken_;
   }
-  /// Returns who can continue since the last call.
+  /// Returns which requests can succeed since the last call.
   TileWakes TakeWakes();
 
   const UpdateQueue& updates() const { return updates_; }
@@ -205,8 +206,8 @@ class TilePolicy {
   size_t free_record_blocks_;
   UpdateQueue updates_;
   std::vector<Tile> tiles_;
-  // Copies that nobody uses, by when the device or an update needs them next. The device's need is
-  // never overdue; an update may be late.
+  // Unused copies, by when the device or an update needs them next. The device's need is never
+  // overdue; an update may be late.
   Order by_device_;
   Order by_update_;
   Order wanted_;  ///< weights on the drive that are not in memory, by when the device needs them

@@ -10,7 +10,7 @@
 namespace penstock::offload {
 namespace {
 
-/// A filling that finds no memory is one that fails: whoever waits for its block must be told.
+/// A filling without memory fails, so that waits for its block end.
 Status FillParts(const std::function<Status(std::span<std::byte>, std::span<std::byte>)>& fill,
                  std::span<std::byte> weight, std::span<std::byte> record) {
   try {

@@ -1,4 +1,4 @@
-// TileStore and commits: making one, and going on from one.
+// TileStore and commits: making one, and resuming from one.
 #include <array>
 
 #include "base/check.h"

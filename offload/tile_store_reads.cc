@@ -1,4 +1,4 @@
-// TileStore and readers of whole tiles, who come between updates: exports, and states for a caller.
+// TileStore and readers of whole tiles, between updates: exports, and states for a caller.
 #include <array>
 
 #include "base/mapping.h"

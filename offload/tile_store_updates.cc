@@ -26,7 +26,7 @@ void TileStore::BeginUpdates() {
   Advance();
 }
 
-/// As if draining: until it has ended, nobody uses new weights.
+/// As if draining: until it has ended, new weights are not used.
 Status TileStore::MakeFirstPass() {
   BeginUpdates();
   return Drain();

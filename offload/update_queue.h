@@ -86,7 +86,7 @@ class UpdateQueue {
   void HoldBack(TileId tile);
   void LetGo(TileId tile);
 
-  /// Whether a tile's states have arrived and nobody else uses them.
+  /// Sets whether a tile's states have arrived and are not in use.
   void SetReady(TileId tile, bool ready);
   /// Returns the tile needed soonest of those that are begun, loaded and ready. It is not given
   /// again.
