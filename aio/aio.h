@@ -149,7 +149,7 @@ inline constexpr Bytes kDamagedUnit = 4_KiB;
 /// One fault, for tests. Positions count the blocks that reach the drive, from 0; a sync is a
 /// block.
 struct Fault {
-  /// From kLost on: damage that a write does, which is reported as done (aio/write_damage.h).
+  /// Kinds from kLost on are damage by a write that is reported as successful (aio/write_damage.h).
   enum class Kind {
     kError,
     kShort,
@@ -164,7 +164,7 @@ struct Fault {
   uint64_t first_block = 0;            ///< among the blocks of `operation`
   uint64_t count = 1;
   int error_number = 5;  ///< kError: EIO unless said otherwise
-  /// Only blocks that hold this byte of their file are meant and counted; damage befalls its unit.
+  /// Selects and counts only blocks that hold this byte of their file; damage hits its unit.
   std::optional<FileOffset> at;
   uint64_t unit = 0;  ///< damage without `at`: the number of the unit within the block
 };
@@ -182,7 +182,7 @@ struct FaultPlan {
   /// the writes that were not synced reaches the file, in random order, some torn between two units
   /// of the file's alignment.
   bool lose_unsynced = false;
-  /// With lose_unsynced: the end comes with this block; it and all blocks after it fail with EIO.
+  /// With lose_unsynced, the crash comes at this block; it and all later blocks fail with EIO.
   std::optional<uint64_t> crash_at_block;
   std::optional<uint64_t> crash_at_sync;  ///< the same, counting syncs alone
   /// Told of a unit of a file that a fault of kBad makes unreadable, for tests that have it fail

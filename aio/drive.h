@@ -57,10 +57,10 @@ class Drive {
   /// Makes the running or the next Reap return; of several that run, one. Any thread.
   virtual void Wake() = 0;
 
-  /// As Engine's. Returns a line that says what was registered. Errors: kUnavailable if it cannot
-  /// be.
+  /// Same as Engine's. Returns a line that says what was registered. Errors: kUnavailable if it
+  /// cannot be.
   virtual Result<std::string> RegisterBuffers(std::span<const std::span<std::byte>> memory);
-  /// As Engine's. Errors: kUnavailable if the drive cannot serve the file at all.
+  /// Same as Engine's. Errors: kUnavailable if the drive cannot serve the file at all.
   virtual Status RegisterFile(const File& /*file*/) { return {}; }
   virtual void UnregisterFile(int /*fd*/) {}
 

@@ -30,7 +30,7 @@ namespace penstock::aio {
 
 class ForgetfulDrive final : public LayeredDrive {
  public:
-  /// Of the plan it uses seed, crash_at_block and crash_at_sync.
+  /// It uses the plan's seed, crash_at_block and crash_at_sync.
   ForgetfulDrive(std::unique_ptr<Drive> base, const FaultPlan& plan, int queue_depth);
   ~ForgetfulDrive() override;
 

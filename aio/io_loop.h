@@ -32,7 +32,7 @@ class IoLoop {
  public:
   using Finish = std::function<void(std::shared_ptr<PendingRequest>)>;
 
-  /// Of `options` it uses block_size, queue_depth and overlap_events.
+  /// It uses block_size, queue_depth and overlap_events of `options`.
   IoLoop(Drive& drive, const EngineOptions& options, Finish finish);
 
   /// Takes a request over. A request whose outcome is a failure already is finished at once.

@@ -44,7 +44,7 @@ class StallWatch {
     Bytes size;
     Time since;
   };
-  /// From the line about a block to its return.
+  /// A stall, from the line about a block to its return.
   struct Stall {
     uint32_t slot = 0;
     std::string block;

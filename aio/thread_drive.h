@@ -37,7 +37,7 @@ class ThreadDrive final : public Drive {
   void ReapUntil(std::optional<Time> deadline, std::vector<BlockResult>& results) EXCLUDES(mutex_);
 
  private:
-  /// None after a Wake or the deadline.
+  /// Returns nullopt after a Wake or the deadline.
   std::optional<BlockOperation> AwaitBlock(std::optional<Time> deadline) EXCLUDES(mutex_);
 
   const std::string name_ = "threads";

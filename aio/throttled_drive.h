@@ -19,7 +19,7 @@
 
 namespace penstock::aio {
 
-/// When blocks that enter a simulated drive would be done. Pure but for its own state.
+/// Computes when blocks that enter a simulated drive end. Pure except for its own state.
 class SpeedModel {
  public:
   using Time = std::chrono::steady_clock::time_point;

@@ -24,7 +24,7 @@ class WatchedDrive final : public LayeredDrive {
  public:
   using Say = std::function<void(const std::string& line)>;
 
-  /// If there is no thread to look, says so, and is the base drive.
+  /// If the watching thread cannot start, reports that, and behaves like the base drive.
   WatchedDrive(std::unique_ptr<Drive> base, int queue_depth, std::chrono::nanoseconds stall_after,
                Say say);
   ~WatchedDrive() override;
