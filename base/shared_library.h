@@ -27,7 +27,7 @@ class SharedLibrary {
     return MakeError(ErrorCode::kUnavailable, "{} has no {}; {}", soname_, name, advice);
   }
 
-  /// For code that looks for functions by itself: what dlopen has returned.
+  /// Returns the result of dlopen, for code that looks up functions itself.
   void* handle() const { return handle_; }
 
  private:

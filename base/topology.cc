@@ -63,7 +63,7 @@ IoDevice At(hwloc_topology_t topology, hwloc_obj_t device, std::string name) {
       .name = std::move(name), .nodes = Members(parent->nodeset), .cpus = Members(parent->cpuset)};
 }
 
-/// If the machine does not say what its cores are, each CPU counts as one.
+/// If the machine does not report its cores, each CPU counts as one.
 std::vector<Core> Cores(hwloc_topology_t topology) {
   const bool known = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE) > 0;
   const hwloc_obj_type_t type = known ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;

@@ -73,7 +73,7 @@ constexpr Bytes AlignUp(Bytes size, Bytes alignment) {
   return rest == 0 ? size : size + Bytes{alignment.value - rest};
 }
 
-/// For people: "1.50 GiB", "64.0 MiB", "512 bytes".
+/// Returns readable text: "1.50 GiB", "64.0 MiB", "512 bytes".
 std::string ToString(Bytes size);
 
 /// Reads "64MiB", "1GiB", "512KiB", "1.5GiB" or plain bytes ("4096"). Powers of 1024 only; "MB" is
