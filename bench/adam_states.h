@@ -23,7 +23,7 @@ enum class Master { kSplit, kWhole };
 /// written, the gradient read, the copy written.
 inline uint64_t BytesPerElement(Master master) { return master == Master::kSplit ? 26 : 28; }
 
-/// As the engine's: the default of penstock.tile_elements.
+/// The engine's tile size: the default of penstock.tile_elements.
 inline constexpr uint64_t kTileElements = 1 << 20;
 
 /// Weights, records (lo, exp_avg and exp_avg_sq of a tile, one after the other), gradients and

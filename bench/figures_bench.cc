@@ -7,7 +7,7 @@
 // medians over the iterations:
 //   bytes_per_second  read by the pass with figures
 //   ratio             its time over that of the sums alone, of the same iteration
-// In a cache (4096 elements, the second set) nothing hides what the figures take.
+// In a cache (4096 elements, the second set) nothing hides the cost of the figures.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

@@ -39,7 +39,7 @@ class StepMachine {
     Bytes host_memory;
     std::string state_folder;
   };
-  /// With new weights. Errors: those of the parts.
+  /// Creates it with new weights. Errors: those of the parts.
   static Result<StepMachine> Create(const Options& options);
 
   /// Enqueues forward and backward.
