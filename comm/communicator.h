@@ -7,9 +7,9 @@
 // be ordered after it, by events of stream().
 //
 // If an operation fails, stream() fails: Synchronize returns the first failure, and later
-// operations are skipped. Whoever learns of a failure elsewhere calls Abort, because the other
-// ranks would wait for operations that do not come. The job, where there is one, is told when an
-// operation is enqueued, begins and ends; one that fails never ends.
+// operations are skipped. On a failure elsewhere, call Abort, because the other ranks would wait
+// for operations that do not come. The job, if there is one, is told when an operation is enqueued,
+// begins and ends; one that fails never ends.
 //
 // Threads: Abort from any thread, all else from the one that feeds the compute stream. A
 // communicator ends before its device and its job.

@@ -159,7 +159,7 @@ Result<Launch> FromSlurm(const Environment& environment) {
   return launch;
 }
 
-/// Without this, each process of a launcher that is not understood would train alone.
+/// Without this check, each process of an unsupported launcher would train alone.
 Status CheckNoOtherLauncher(const Environment& environment) {
   for (const char* name :
        {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "FLUX_JOB_SIZE"}) {

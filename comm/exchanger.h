@@ -11,7 +11,7 @@ namespace penstock::comm {
 
 class Exchanger {
  public:
-  /// To the other ranks, this one has ended.
+  /// For the other ranks, this one has ended.
   virtual ~Exchanger() = default;
 
   /// Waits for the other ranks and returns when the exchange is over on this one: its memory may

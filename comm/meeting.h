@@ -1,5 +1,5 @@
 // Where ranks that are threads of one process meet for each exchange. In between, each rank copies
-// what it receives out of the others' memory, directly: nobody may write there before all have
+// what it receives out of the others' memory, directly: it must not be written before all have
 // arrived, nor after that before all have copied.
 //
 // With a link, an exchange lasts as long as the link would take from the moment at which the last

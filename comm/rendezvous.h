@@ -30,7 +30,7 @@ namespace penstock::comm {
 struct MeetingPoint {
   World world;
   std::vector<Member> members;  ///< indexed by rank
-  /// At rank 0 those of ranks 1, 2, …, in this order; elsewhere the one to rank 0.
+  /// Rank 0 has connections to ranks 1, 2, …, in this order; others have the one to rank 0.
   std::vector<Connection> connections;
 };
 

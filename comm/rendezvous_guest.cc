@@ -16,7 +16,7 @@ using std::chrono::steady_clock;
 
 /// How long one of several endpoints may take to answer a greeting.
 constexpr std::chrono::seconds kAnswerTime{5};
-/// Between two rounds of all endpoints.
+/// Pause between two rounds of all endpoints.
 constexpr std::chrono::milliseconds kPause{200};
 /// Rank 0 gives up first, and names the missing ranks.
 constexpr std::chrono::seconds kRankZeroFirst{10};
@@ -88,7 +88,7 @@ Result<MeetingPoint> VisitMeeting(const Launch& launch, std::chrono::seconds tim
       Result<Connection> connection = Greet(launch, endpoint, end);
       if (connection.ok()) return AwaitStart(launch, *std::move(connection), timeout);
       why = connection.error();
-      // Where there are several, another run may be at this one.
+      // If there are several, another run may use this one.
       if (why.code == ErrorCode::kInvalidArgument && !several) return why;
     }
     std::this_thread::sleep_until(std::min(deadline, steady_clock::now() + kPause));

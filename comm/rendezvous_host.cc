@@ -227,7 +227,7 @@ class Reception {
     return !guest.second.rank.has_value();
   }
 
-  /// When the oldest stranger has to have greeted; `none` without one.
+  /// Returns when the oldest stranger must have greeted; `none` without one.
   SteadyTime NextGreetingEnd(SteadyTime none) const {
     const auto oldest = std::find_if(guests_.begin(), guests_.end(), IsStranger);
     return oldest == guests_.end() ? none : oldest->second.greets_until;
@@ -240,7 +240,7 @@ class Reception {
     }
   }
 
-  /// If there are too many. It may be a rank after all, and comes again then.
+  /// Called if there are too many. It may be a rank after all, which then connects again.
   void DropOldestStranger() {
     if (std::count_if(guests_.begin(), guests_.end(), IsStranger) < kStrangers) return;
     Drop(std::find_if(guests_.begin(), guests_.end(), IsStranger)->first);

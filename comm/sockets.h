@@ -16,7 +16,7 @@ namespace penstock::comm {
 
 using SteadyTime = std::chrono::steady_clock::time_point;
 
-/// Where a rank may be reached: a name or an address, and a port.
+/// The endpoint of a rank: a name or an address, and a port.
 struct Endpoint {
   std::string host;
   uint16_t port = 0;

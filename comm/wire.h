@@ -5,8 +5,8 @@
 // text, which is the rest. Numbers are little-endian. All ranks are the same program, so that there
 // is one version, in the magic.
 //
-// Nothing that arrives is trusted: lengths are bounded before anything is taken for them, and what
-// is not a message is an error of the connection. Plain values and functions; any thread.
+// Received data is not trusted: lengths are bounded before memory is allocated for them, and
+// anything but a message is an error of the connection. Plain values and functions; any thread.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +37,7 @@ inline constexpr size_t kMostError = 16384;
 inline constexpr size_t kMostHost = 64;
 
 enum class MessageType : uint32_t {
-  // Of the start (comm/rendezvous.h).
+  // Messages of the start (comm/rendezvous.h).
   kHello = 1,  ///< to rank 0: number is the rank, a its world size, b the pid; key the run,
                ///< text a Greeting
   kWelcome,    ///< from rank 0: the greeting was right
@@ -49,7 +49,7 @@ enum class MessageType : uint32_t {
   kVote,    ///< a is the step, b the session
   kFinish,
   kReply,  ///< from rank 0: text is a value; b is which of several replies
-  // Without a reply.
+  // Messages without a reply.
   kHeartbeat,  ///< text: the progress of the sender
   kFail,       ///< to rank 0: a and text are an error of the sender
   kEnd,  ///< from rank 0: number is an EndKind, a and text a status; to rank 0: why it was given up
