@@ -30,11 +30,11 @@ struct AutoFlags {
   bool operator==(const AutoFlags&) const = default;
 };
 
-/// Where values for "auto" come from.
+/// The sources of values for "auto".
 struct AutoSources {
   AutoFlags flags = {};
-  /// Of a run that is resumed: a JSON object with keys of a configuration, which has what the last
-  /// commit was computed with. Empty: none.
+  /// A resumed run's values: a JSON object of configuration keys with which the last commit was
+  /// computed. Empty: none.
   std::string resumed = {};
 };
 

@@ -145,7 +145,7 @@ struct Config {
   uint64_t gradient_accumulation_steps = 1;
   std::optional<RampupConfig> rampup;  ///< each batch has whole micro-batches of every rank
 
-  /// Of weights and gradients: bf16.enabled: kBFloat16; fp16.enabled: kFloat16.
+  /// Dtype of weights and gradients: bf16.enabled: kBFloat16; fp16.enabled: kFloat16.
   kernels::DType dtype = kernels::DType::kFloat32;
   std::optional<LossScaling> loss_scaling;  ///< set exactly with fp16
   /// A gradient that is not finite skips the step: as bf16 says, and always with fp16.

@@ -52,7 +52,7 @@ class JsonReader {
 
   std::string Describe(const Unknown& unknown) const;
   std::string Suggestion(const Unknown& unknown) const;
-  /// Where a key of this name is known.
+  /// Returns the sections in which a key of this name is known.
   std::vector<std::string> PlacesOf(const std::string& key) const;
   /// The key of the same section that is spelled almost so; empty where none is.
   std::string Nearest(const Unknown& unknown, size_t furthest) const;

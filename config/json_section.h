@@ -52,7 +52,7 @@ struct NumberRange {
 struct JsonRule {
   std::string_view name;
   unsigned kinds = kAny;
-  /// Where not empty: a JSON list of the values that leave the feature off.
+  /// A JSON list of the values that leave the feature off, or empty.
   std::string_view off = {};
   /// What to do instead, where it is more than writing an allowed value.
   std::string_view hint = {};

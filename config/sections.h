@@ -39,7 +39,7 @@ struct ConfigDraft {
   std::vector<std::string> derived_batch_sizes;
 
   int64_t sub_group_size = 1000000000;
-  /// None where the key is not given, or its home not on nvme.
+  /// Empty if the key is missing, or its home is not on nvme.
   std::vector<std::string> parameter_nvme_paths;
   std::vector<std::string> optimizer_nvme_paths;
 
@@ -71,7 +71,7 @@ Status MoveMisplaced(JsonDocument& document, std::vector<std::string>& notices);
 void ReadBatch(JsonSection& top, ConfigDraft& draft);
 void CheckBatch(JsonReader& reader, ConfigDraft& draft);
 std::optional<RampupConfig> ReadRampup(JsonSection& penstock);
-/// Of a batch that CheckBatch has accepted.
+/// Checks the ramp-up of a batch that CheckBatch has accepted.
 void CheckRampup(JsonReader& reader, const ConfigDraft& draft);
 
 // precision.cc
@@ -81,7 +81,7 @@ void ReadPrecision(JsonSection& top, ConfigDraft& draft);
 void ReadOptimizer(JsonReader& reader, JsonSection& top, ConfigDraft& draft);
 
 // scheduler.cc
-/// As scheduler.type says it.
+/// Returns the value of scheduler.type.
 std::string_view SchedulerName(SchedulerType type);
 void ReadScheduler(JsonSection& top, ConfigDraft& draft);
 void CheckScheduler(JsonReader& reader, const ConfigDraft& draft);
