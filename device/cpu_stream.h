@@ -67,7 +67,7 @@ class ThreadStream final : public CpuStream {
   void Run();
   void Execute(const Command& command);
   void Fail(const Command& command, ErrorCode code, const char* why) EXCLUDES(mutex_);
-  /// To be called once: the commands behind a failure are skipped.
+  /// Must be called only once: commands after a failure are skipped.
   void FailWith(Error error) EXCLUDES(mutex_);
   void WaitFor(const Event& event, WaitReason reason);
   /// Adds a command's time to the span that is open, if it has the same name and follows at once.

@@ -30,10 +30,10 @@ class CudaSpans {
   CudaSpans(const CudaSpans&) = delete;
   CudaSpans& operator=(const CudaSpans&) = delete;
 
-  /// To be called before a copy or a kernel is enqueued: it belongs to the open span, or opens one.
+  /// Call these before a copy or a kernel is enqueued: it belongs to the open span, or opens one.
   void BeforeCopy() { Extend(false); }
   void BeforeKernel() { Extend(true); }
-  /// To be called before the stream waits for data, until EndSpan.
+  /// Call this before the stream waits for data; the wait ends with EndSpan.
   void BeginWait();
   /// Ends the open span, if any: work enqueued so far is its last.
   void EndSpan();
@@ -42,7 +42,7 @@ class CudaSpans {
 
   /// Hands over the spans that are over.
   void HandOver();
-  /// To be called when the stream is idle: hands over all spans and compares the clocks.
+  /// Hands over all spans and compares the clocks. The stream must be idle.
   void Synchronized();
 
  private:

@@ -205,7 +205,7 @@ class Device {
   virtual ~Device() = default;
 
   virtual Kind kind() const = 0;
-  /// For people: "cpu (AMD EPYC, 2 cores)".
+  /// Returns readable text: "cpu (AMD EPYC, 2 cores)".
   virtual const std::string& name() const = 0;
   /// The bus id, as CUDA prints it ("0000:3B:00.0"); empty if the device's memory is the host's.
   virtual std::string pci_bus_id() const = 0;
