@@ -26,7 +26,7 @@ class Attention {
   void Backward(const std::byte* qkv, const std::byte* d_out, std::byte* d_qkv, std::byte* scratch);
 
  private:
-  /// Where a head is in tensors of the storage dtype: bytes from their start.
+  /// The place of a head in tensors of the storage dtype: bytes from their start.
   struct Place {
     uint64_t q;
     uint64_t k;

@@ -99,8 +99,8 @@ class CpuOperators final : public ModelOperators {
   Mapping room_;
 };
 
-/// As OperatorScratch and CreateModelOperators for the CPU device, with the way of multiplying bf16
-/// chosen.
+/// Like OperatorScratch and CreateModelOperators for the CPU device, with the given bf16
+/// arithmetic.
 Result<Bytes> CpuOperatorScratch(const OperatorOptions& options, Bf16Arithmetic arithmetic);
 Result<std::unique_ptr<ModelOperators>> CreateCpuOperators(device::Device& device,
                                                            const OperatorOptions& options,

@@ -21,11 +21,11 @@ namespace penstock::kernels {
 
 class CudaAttention {
  public:
-  /// For the current device. Errors: kUnavailable for heads that no kernel takes; of cuBLASLt and
-  /// the device.
+  /// Creates attention for the current device. Errors: kUnavailable for heads without a kernel;
+  /// those of cuBLASLt and the device.
   static Result<std::unique_ptr<CudaAttention>> Create(const CudaBlas& blas,
                                                        const AttentionCall& call);
-  /// By cuDNN. `statistics`: see CudnnAttention.
+  /// Creates attention by cuDNN. `statistics`: see CudnnAttention.
   static Result<std::unique_ptr<CudaAttention>> Create(CudnnLibrary& library,
                                                        const AttentionCall& call,
                                                        std::byte* statistics);

@@ -34,7 +34,7 @@ struct AttentionTask {
   }
   __device__ uint64_t InOut(unsigned row) const { return (first_row + row) * width + column; }
   __device__ uint64_t InStatistics(unsigned row) const { return index * sequence + row; }
-  /// Of the scores.
+  /// Returns the scale of the scores.
   __device__ float scale() const { return 1 / sqrtf(static_cast<float>(head_size)); }
 };
 

@@ -7,7 +7,7 @@
 
 namespace penstock::kernels {
 
-/// In bytes: kernels gain from it, and from no more.
+/// Alignment in bytes that kernels benefit from; more gains nothing.
 inline constexpr uint32_t kCudaGoodAlignment = 16;
 
 struct CudaOperand {

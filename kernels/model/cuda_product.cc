@@ -187,8 +187,8 @@ void CudaProduct::Run(device::CudaStream& stream, const Data& data) {
   PENSTOCK_CHECK((data.bias != nullptr) == HasBias(spec_.epilogue));
   PENSTOCK_CHECK((data.pre_out != nullptr) == (spec_.epilogue == CudaEpilogue::kBiasGelu));
   PENSTOCK_CHECK((data.pre != nullptr) == (spec_.epilogue == CudaEpilogue::kGeluGradient));
-  // In place, cuBLASLt rounds to c's dtype before it adds what lies in c, and once more behind
-  // that.
+  // In place, cuBLASLt rounds to c's dtype before it adds the old value of c, and once more
+  // afterwards.
   PENSTOCK_CHECK(data.addend != data.c || spec_.c.dtype == DType::kFloat32,
                  "{}: it is added to what lies in c", NameOf(spec_));
   const std::byte* const pre = data.pre_out != nullptr ? data.pre_out : data.pre;

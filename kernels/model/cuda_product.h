@@ -29,7 +29,7 @@ class CudaBlas {
   CudaBlas& operator=(const CudaBlas&) = delete;
 
   cublasLtHandle_t handle() const { return handle_; }
-  /// Of kCudaWorkspace.
+  /// Returns the workspace of kCudaWorkspace bytes.
   std::byte* workspace() const { return workspace_; }
 
  private:

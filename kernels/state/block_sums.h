@@ -23,7 +23,7 @@ bool BlockSums(const void* gradient, DType dtype, uint64_t elements, std::span<d
 bool BlockSumsReference(const void* gradient, DType dtype, uint64_t elements,
                         std::span<double> sums);
 
-/// Where a pass leaves what it finds of each block; the lists are equally long.
+/// Receives a pass's figures of each block; the lists are equally long.
 struct BlockFigures {
   std::span<double> sums;         ///< as in BlockSums
   std::span<float> largest;       ///< magnitude of the finite elements; 0 if there is none

@@ -22,7 +22,7 @@
 
 namespace penstock::kernels {
 
-/// Of elements of a gradient, as they are stored.
+/// Figures of a gradient's elements, as stored.
 struct GradientFigures {
   double sum_of_squares = 0;  ///< not finite if an element is not
   float largest = 0;          ///< magnitude, of the finite elements
@@ -49,7 +49,7 @@ struct ZeroCounts {
 /// Half of the least magnitude that fp16 has is rounded to even: zero.
 inline constexpr float kMostThatIsZeroInFloat16 = 0x1p-25F;
 
-/// Of updated elements. Weights are the masters, before they are rounded.
+/// Figures of updated elements. Weights are the masters, before rounding.
 struct WeightFigures {
   double sum_of_squares = 0;         ///< sum over the new weights
   double update_sum_of_squares = 0;  ///< sum over new - old
@@ -59,14 +59,14 @@ struct WeightFigures {
   void Add(const WeightFigures& behind) {
     sum_of_squares += behind.sum_of_squares;
     update_sum_of_squares += behind.update_sum_of_squares;
-    // As bits, in which infinity is above all finite magnitudes, and NaN above infinity.
+    // Compares bits, in which infinity is above all finite magnitudes, and NaN above infinity.
     if (std::bit_cast<uint32_t>(behind.largest) > std::bit_cast<uint32_t>(largest)) {
       largest = behind.largest;
     }
   }
 };
 
-/// Where a tensor lies in a flat index.
+/// The range of a tensor in a flat index.
 struct TensorRange {
   uint64_t begin = 0;
   uint64_t end = 0;

@@ -29,7 +29,7 @@ struct ElementRows {
   uint64_t count = 0;
 };
 
-/// Where BlockFigures of a gradient go in device memory, one of each a block.
+/// Device memory for BlockFigures of a gradient, one of each a block.
 struct DeviceBlockFigures {
   double* sums = nullptr;
   float* largest = nullptr;
