@@ -28,7 +28,7 @@ struct NumericEnd {
   bool forward_finite = true;  ///< whether the last step's forward was finite
   /// Whether the run has updated the weights: else they are as they were given to it.
   bool updated = true;
-  /// Of fp16: the gradient of the last step is zero.
+  /// Only with fp16: the gradient of the last step is zero.
   bool zero_gradient = false;
   double static_scale = 0;  ///< fp16.loss_scale; 0: dynamic, or none
   double min_scale = 0;     ///< min of a dynamic scale at its min; 0: none, or it can go lower

@@ -1,6 +1,6 @@
 // D2: activations that come near the end of fp16, or that have been rising towards it.
 //
-// Of a run in bf16 it says once that the model would not fit fp16; of one in fp32, nothing.
+// In a bf16 run it reports once that the model would not fit fp16; in an fp32 run, nothing.
 // Threads: one.
 #pragma once
 

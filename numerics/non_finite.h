@@ -16,7 +16,7 @@
 
 namespace penstock::train {
 
-/// Where the first value that is not finite was, and how many there were if that is known.
+/// The place of the first non-finite value, and the number of such values if known.
 struct NonFinitePlace {
   Pass pass = Pass::kForward;
   std::optional<std::string> tensor = {};

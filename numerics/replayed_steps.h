@@ -1,7 +1,7 @@
 // What a replay keeps of the steps that it computes, to conclude from
 // (numerics/conclusion.h).
 //
-// Of all tensors a step keeps those that say most, so that many steps of a large model fit in
+// A step keeps only the most informative tensors, so that many steps of a large model fit in
 // memory. Threads: one.
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace penstock::train {
 
-/// Of the update of a step.
+/// What is kept of a step's update.
 struct ReplayedUpdate {
   double largest = 0;      ///< rms of a tensor's update over that of its weights before
   std::string largest_of;  ///< name of that tensor
@@ -40,10 +40,10 @@ struct ReplayedStep {
 
 class ReplayedSteps {
  public:
-  /// Before the first step, and again if other steps of the same model follow.
+  /// Call this before the first step, and again if other steps of the same model follow.
   void Begin(const RunFacts& facts) { facts_ = facts; }
   void Add(const StepNumbers& numbers);
-  /// Of a step that was added.
+  /// Adds the update of a step that was added.
   void Add(const UpdateNumbers& numbers);
   void Add(const Report& report) { reports_.push_back(report); }
   /// Removes the steps after `last`, and what was reported of them.

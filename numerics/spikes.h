@@ -23,7 +23,7 @@ class LossSpikeDetector {
   void Forget() { quiet_.Forget(); }
 
  private:
-  /// Above what this loss is; nothing if it is no spike.
+  /// Returns the limit that this loss exceeds; nullopt if it is not a spike.
   std::optional<std::string> Above(double loss) const;
 
   const RunFacts& facts_;

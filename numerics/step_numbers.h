@@ -40,8 +40,8 @@ struct RunFacts {
   std::vector<WatchedLayer> layers;
 };
 
-/// Of a tensor's gradient, unscaled. The statistics of a gradient with values that are not finite
-/// are not finite.
+/// Figures of a tensor's gradient, unscaled. The statistics of a non-finite gradient are not
+/// finite.
 struct GradientNumbers {
   uint64_t nonfinite = 0;  ///< number of infinite or NaN elements
   double largest = 0;      ///< magnitude
@@ -92,7 +92,7 @@ struct StepNumbers {
   std::optional<FirstNonFinite> first = {};  ///< set in a step with non-finite values
 };
 
-/// Of a tensor, by the update of a step.
+/// Figures of a tensor after a step's update.
 struct WeightNumbers {
   double largest = 0;  ///< magnitude of the new weights
   double rms = 0;      ///< rms of the new weights

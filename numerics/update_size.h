@@ -25,7 +25,7 @@ class UpdateSizeDetector {
   /// `facts` outlives the detector.
   explicit UpdateSizeDetector(const RunFacts& facts) : facts_(facts) {}
 
-  /// Of several tensors, the one whose update is largest for its weights is named.
+  /// A report names the tensor with the largest update relative to its weights.
   std::vector<Report> Updated(const UpdateNumbers& numbers);
   /// Takes it that this was so in a step, and was said.
   void Remember(uint64_t step);
