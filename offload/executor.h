@@ -106,7 +106,7 @@ class Executor {
   Result<Slot*> ChooseSlot(ModuleId module, const ScheduledUse* planned);
   Status Fetch(ModuleId module, Slot& slot);
   Result<size_t> CopyTiles(ModuleId module, IdRange<TileId> tiles, Slot& slot);
-  /// In traces, work is called after the use it is for.
+  /// Returns the name in traces of work for this use.
   std::string NameOfUse(ModuleId module, const ScheduledUse* planned) const;
 
   const ShardLayout& layout_;

@@ -50,7 +50,7 @@ inline constexpr HeaderField<uint64_t> kSpillSize{184, "the size of the spill"};
 inline constexpr HeaderField<uint64_t> kFileSize{192, "the file size"};
 inline constexpr HeaderField<uint64_t> kLayoutChecksum{200,
                                                        "the checksum of layout and descriptors"};
-// From here on of version 2; version 1 has reserved bytes.
+// The fields from here on are of version 2; version 1 has reserved bytes.
 inline constexpr HeaderField<uint64_t> kCommitJson{208, "the room for a commit's JSON text"};
 inline constexpr HeaderField<uint64_t> kFrozenOffset{216, "the offset of the frozen weights"};
 inline constexpr HeaderField<uint64_t> kFrozenSize{224, "the size of the frozen weights"};

@@ -1,4 +1,4 @@
-// Where every element of the model's parameters belongs. Plain values.
+// The place of every element of the model's parameters. Plain values.
 //
 // ModelLayout describes the whole model, and is the same on every rank: groups, modules and
 // tensors. Each module has one flat index: the tensors of its first group, back to back in the

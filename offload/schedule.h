@@ -24,7 +24,7 @@ struct ScheduledUse {
 struct Schedule {
   std::vector<ScheduledUse> uses;
   std::vector<Bytes> slot_bytes;  ///< size of each device slot
-  /// For each module the slot that no other module uses; none if it shares slots. Empty: all share.
+  /// For each module its own slot; nullopt if it shares slots. Empty: all share.
   std::vector<std::optional<uint32_t>> own_slot;
   std::vector<uint32_t> first_use;  ///< first use of each module
   /// The tiles that are updated, by the first use of their module, then by position.

@@ -24,7 +24,7 @@ class Slab {
   /// Errors: kOutOfMemory.
   static Result<Slab> Create(Bytes size);
 
-  /// As Mapping::PreferNodes: before anything is written.
+  /// Like Mapping::PreferNodes: call it before anything is written.
   Status PreferNodes(std::span<const int> nodes) { return mapping_.PreferNodes(nodes); }
 
   /// Cuts off the next `size` bytes, rounded up to kSlabAlignment. Cutting more than was created is

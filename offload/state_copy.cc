@@ -228,8 +228,8 @@ class Copier {
   Status Fill() {
     std::vector<RankCopy::Range> ranges;
     for (RankCopy& rank : ranks_) rank.AddRanges(ranges);
-    // For a clone as well: what it shares with the original takes new blocks as soon as that is
-    // written, and then nothing else is asked whether there are any.
+    // Needed for a clone, too: blocks shared with the original are replaced by new ones as soon as
+    // that is written, without another check of the space.
     PENSTOCK_TRY(CheckSpace(ranges));
     const bool cloned = std::ranges::all_of(ranks_, &RankCopy::Clone);
     Bytes room;

@@ -91,7 +91,7 @@ class StateFile {
   int slots() const { return shape_.slots; }
   std::vector<PathShare> Shares() const;
 
-  /// From now on `warn` is told in one line of a head that was lost while the other one holds.
+  /// From now on `warn` gets one line for each head that was lost while the other one is valid.
   void WarnBy(std::function<void(const std::string& line)> warn) { warn_ = std::move(warn); }
   /// Adds a span to `trace` for each part that is read or written from now on.
   void TraceTo(Trace& trace);

@@ -33,7 +33,7 @@ inline constexpr uint64_t kMostElements = uint64_t{1} << 48;
 /// The limit of the JSON text of modules and tensors.
 inline constexpr Bytes kMostLayoutBytes = 128_MiB;
 
-/// Where everything lies in one path's file.
+/// The places of everything in one path's file.
 struct StateGeometry {
   int slots = 2;
   bool guards = true;  ///< see StateShape
@@ -57,8 +57,8 @@ struct StateGeometry {
   Bytes whole_bytes() const { return file_bytes + head_bytes(); }
 };
 
-/// Where a tile lies: the path, and its parts' offsets within a slot of that path's file. The
-/// weight of a frozen tile lies within the frozen weights, in slot 0 alone.
+/// The place of a tile: the path, and its parts' offsets within a slot of that path's file. The
+/// weight of a frozen tile is in the frozen weights, in slot 0 only.
 struct TilePlace {
   uint16_t path = 0;
   bool frozen = false;

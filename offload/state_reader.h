@@ -46,8 +46,8 @@ class StateReader {
                                                           StateLock lock);
   /// Returns the valid commits, the newest first.
   const std::vector<HeldCommit>& commits() const { return commits_; }
-  /// From now on reads this commit instead of the newest. Errors: kNotFound if it is not there; of
-  /// reading.
+  /// From now on reads this commit instead of the newest. Errors: kNotFound if it does not exist;
+  /// those of reading.
   Status Use(const CommitName& name);
 
   const StateHeader& header() const { return header_; }  ///< header of path 0
@@ -106,7 +106,7 @@ class StateReader {
   Status CheckCommit(FileOffset place, const CommitRecord& record) const;
   /// What a place of the first file holds. kNotFound: no commit; kCorruption names the offset.
   Result<CommitRecord> ParseCommit(FileOffset place, std::span<const std::byte> bytes) const;
-  /// Before its lock is asked for, which this reader would have itself.
+  /// Called before its lock is requested, which this reader would hold itself.
   Status CheckNotOpen(const std::string& path) const;
   /// Whether `paths` are as many as the first of them says, which is path 0.
   Status CheckIsFirst(const std::vector<std::string>& paths) const;

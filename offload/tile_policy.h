@@ -174,7 +174,7 @@ class TilePolicy {
   bool RecordOnDrive(TileId tile) const { return homes_[Index(tile)].record_on_drive; }
   ModuleId ModuleOf(TileId tile) const { return layout_.tile(tile).module; }
   uint64_t StepStart() const { return now_ - now_ % schedule_->length(); }
-  /// Of the first tile of what is used at a time; 0 is left for what everything gives way to.
+  /// Returns the need of the first tile used at a time; 0 is reserved for the most urgent.
   Need NeedAt(uint64_t time) const { return time * tiles_.size() + 1; }
   Need NeedAt(uint64_t time, TileId tile) const;
   Need PinNeed(TileId tile) const;

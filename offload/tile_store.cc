@@ -91,8 +91,8 @@ TileStore::~TileStore() {
     MutexLock lock(mutex_);
     FailLocked(Error{ErrorCode::kCancelled, "the run ended"});
   }
-  // Without the mutex, which completions take. A commit waits for the writes it names before it
-  // returns, so what is left to be written belongs to none.
+  // Called without the mutex, which completions take. A commit waits for the writes it names before
+  // it returns, so the remaining writes belong to none.
   file_.Cancel();
   MutexLock lock(mutex_);
   while (requests_ > 0) idle_.Wait(mutex_);

@@ -63,8 +63,8 @@ TilePolicyOptions PolicyOptions(const ShardLayout& layout, const TileStoreOption
 
 class CommitVerifier;
 
-/// Of the tiles at home in host memory, an update compares one in so many with what the update
-/// before has left: another one each time.
+/// Each update compares another one in this many of the tiles in host memory with what the previous
+/// update left.
 inline constexpr uint64_t kHomeTilesPerComparison = 64;
 
 class TileStore {
@@ -119,8 +119,8 @@ class TileStore {
   /// fails.
   void FinishRead(const ReadWeight& read, uint64_t found) EXCLUDES(mutex_);
 
-  /// To be called before the first BeginUpdate after a commit: without a second slot, the commit
-  /// ends here.
+  /// Call this before the first BeginUpdate after a commit: without a second slot, the commit ends
+  /// here.
   Status PrepareUpdates() EXCLUDES(mutex_);
   /// Lets one more update of the tile be taken. Precondition: the one before is finished (not
   /// necessarily written), and every other tile has begun that one.
@@ -232,7 +232,7 @@ class TileStore {
   std::function<void(size_t)> on_work_ GUARDED_BY(mutex_);
   BlockPool weight_blocks_ GUARDED_BY(mutex_);
   BlockPool record_blocks_ GUARDED_BY(mutex_);
-  // For each tile; empty if it lives on the drive.
+  // For each tile, its weight in memory; empty if it is on the drive.
   std::vector<std::span<std::byte>> home_weights_;
   std::vector<std::span<std::byte>> home_records_;
   std::vector<std::span<std::byte>> weight_memory_;

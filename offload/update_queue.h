@@ -57,7 +57,7 @@ class UpdateQueue {
   bool waiting() const { return unloaded_ > 0; }
   /// The number of such tiles.
   size_t unloaded() const { return unloaded_; }
-  /// Of those that are not held back, the one needed soonest.
+  /// Returns the one needed soonest of those that are not held back.
   std::optional<TileId> FirstToLoad() const {
     if (waiting_.empty()) return std::nullopt;
     return schedule_->update_order[*waiting_.begin()];
