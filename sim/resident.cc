@@ -56,7 +56,7 @@ class Step {
     }
   }
 
-  /// Of the buffer that the module's next gradient is computed into, when it was last sent.
+  /// Returns when the buffer of the module's next gradient was last sent.
   Seconds& SentOfBuffer(ModuleId module) {
     if (!plan_.model.modules[Index(module)].repeated) return sent_[Index(module)];
     return sent_shared_[turn_++ % sent_shared_.size()];

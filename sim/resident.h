@@ -1,8 +1,8 @@
 // A step of training that fits: weights, gradients and states on the device, updated there.
 //
-// Nothing is decided in such a step, so that no clock is needed: compute and link each do one piece
-// of work after the other, as zero/resident_engine enqueues them. Losses, norm and sums take no
-// time, as in sim/step.h.
+// Such a step makes no decisions, so that no clock is needed: compute and link each do one piece of
+// work after the other, as zero/resident_engine enqueues them. Losses, norm and sums take no time,
+// as in sim/step.h.
 //
 // Plain functions.
 #pragma once
@@ -18,7 +18,7 @@
 
 namespace penstock::sim {
 
-/// Of one rank; with several, all do the same at the same time.
+/// The plan of one rank; with several, all do the same at the same time.
 struct ResidentPlan {
   const zero::ModelSpec& model;
   const offload::ShardLayout& layout;

@@ -42,7 +42,7 @@ class Engine {
     PENSTOCK_CHECK(plan.compute.size() == plan.schedule.length() && machine.optimizer_threads > 0 &&
                    machine.drives > 0);
     for (size_t i = 0; i < machine.drives; ++i) drives_.emplace_back(clock_, machine.drive);
-    // In the order of `gradients`, none before its module's last use.
+    // Follows the order of `gradients`, none before its module's last use.
     uint64_t reached = 0;
     for (const ModuleId module : plan.gradients) {
       for (uint64_t use = reached; use < plan.schedule.length(); ++use) {
@@ -261,7 +261,7 @@ class Engine {
     if (!first_pass_) FinishStep();
   }
 
-  /// Or their first pass, which nothing runs beside.
+  /// Begins updates, or their first pass, which overlaps nothing.
   void BeginUpdates() {
     for (const TileId tile : schedule().update_order) policy_.Begin(tile);
     if (first_pass_) policy_.SetDraining(true);

@@ -6,10 +6,10 @@
 // cores, the drive, and a rank's link to the others. Small tiles move one by one in the model, and
 // several at once in the engine. Commits and activation checkpoints are not in the model.
 //
-// Of several ranks, the one whose layout is given is modelled. The others are taken to do the same
-// at the same time, so that an operation begins when this rank begins it. Rank 0 has the largest
-// share. Sums of what arrives, the rounding of gradients, and the exchanges of losses and norm,
-// take no time.
+// With several ranks, the one whose layout is given is modelled. The others are assumed to do the
+// same at the same time, so that an operation begins when this rank begins it. Rank 0 has the
+// largest share. Sums of what arrives, the rounding of gradients, and the exchanges of losses and
+// norm, take no time.
 //
 // Threads: one. Nothing here touches a file, a device or the real clock.
 #pragma once
