@@ -54,7 +54,7 @@ CLI::App* AddTrain(CLI::App& app, TrainArguments* arguments) {
       ->check(NameCheck());
   train->add_option("--steps", arguments->steps, "number of the last step (default: one epoch)")
       ->check(WholeCheck());
-  train->add_option("--seed", arguments->seed, "of weights and data order (default: 0)")
+  train->add_option("--seed", arguments->seed, "seed of weights and data order (default: 0)")
       ->check(WholeCheck());
   train->add_option("--device", arguments->device, "cpu, cuda or auto")
       ->check(CLI::IsMember({"cpu", "cuda", "auto"}))
@@ -67,14 +67,14 @@ CLI::App* AddTrain(CLI::App& app, TrainArguments* arguments) {
       ->check(WholeCheck({.low = 1}));
   train->add_option("--data-order", arguments->data_order, "shuffle (default) or sequential")
       ->check(CLI::IsMember({"shuffle", "sequential"}));
-  train->add_option("--init", arguments->init, "random: new weights, whatever lies beside --model")
+  train->add_option("--init", arguments->init, "random: new weights, even if --model has some")
       ->check(CLI::IsMember({"random"}));
-  train->add_flag("--resume", options.resume, "go on from the last commit");
-  train->add_option("--resume-from", options.resume_from, "go on from a snapshot of the run")
+  train->add_flag("--resume", options.resume, "resume from the last commit");
+  train->add_option("--resume-from", options.resume_from, "resume from a snapshot of the run")
       ->check(NameCheck());
   train
       ->add_option("--change", arguments->changes,
-                   "KEY=VALUE: go on with another value of a key of the config, like "
+                   "KEY=VALUE: resume with another value of a config key, like "
                    "optimizer.params.lr=1e-4")
       ->expected(1)
       ->allow_extra_args(false)
@@ -82,12 +82,12 @@ CLI::App* AddTrain(CLI::App& app, TrainArguments* arguments) {
       ->check(NameCheck());
   train
       ->add_option("--skip-steps", arguments->skips,
-                   "A:B: go on without computing steps A to B; their data is passed over")
+                   "A:B: resume without computing steps A to B; their data is skipped")
       ->expected(1)
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->check(NameCheck());
-  train->add_option("--trace", options.trace, "write what ran when; must not exist (Perfetto)")
+  train->add_option("--trace", options.trace, "write a trace for Perfetto; must not exist")
       ->check(NameCheck());
   AddAutoFlags(*train, &arguments->automatic);
   return train;
@@ -96,7 +96,7 @@ CLI::App* AddTrain(CLI::App& app, TrainArguments* arguments) {
 /// Some options are for a run that is there already.
 Status CheckResumes(const TrainOptions& options) {
   if (options.resumes() || (options.changes.empty() && options.skips.empty())) return {};
-  return MakeError(ErrorCode::kInvalidArgument, "{} is for a run that goes on; give --resume{}",
+  return MakeError(ErrorCode::kInvalidArgument, "{} is for a resumed run; give --resume{}",
                    options.changes.empty() ? "--skip-steps" : "--change",
                    options.changes.empty() ? "" : ", or say it in --config");
 }
@@ -154,14 +154,14 @@ Command MakeExport(const ExportArguments& arguments) {
 
 CLI::App* AddInspect(CLI::App& app, InspectCommand* options) {
   CLI::App* command =
-      app.add_subcommand("inspect", "Say what is committed, and verify every checksum");
+      app.add_subcommand("inspect", "Show what is committed, and verify every checksum");
   command->add_option("RUN", options->run, "folder of the run")->required()->check(NameCheck());
   return command;
 }
 
 CLI::App* AddNumerics(CLI::App& app, NumericsCommand* options) {
   CLI::App* command =
-      app.add_subcommand("numerics", "Show what a run found in its own numbers, and what to do");
+      app.add_subcommand("numerics", "Show numerical problems of a run, and what to do");
   command->add_option("RUN", options->run, "folder of the run")->required()->check(NameCheck());
   command
       ->add_option("--plot", options->plot,
@@ -182,7 +182,8 @@ struct ReplayArguments {
 CLI::App* AddReplay(CLI::App& app, ReplayArguments* arguments) {
   ReplayCommand& options = arguments->options;
   CLI::App* command = app.add_subcommand(
-      "replay", "Compute steps of a run again, and say what was wrong; exit code 1 if rows differ");
+      "replay",
+      "Recompute steps of a run, and name the cause of a failure; exit code 1 if rows differ");
   command->add_option("RUN", options.run, "folder of the run")->required()->check(NameCheck());
   command
       ->add_option("--from", options.from,
@@ -226,8 +227,7 @@ CLI::App* AddTune(CLI::App& app, TuneArguments* arguments) {
   command->add_option("--nvme-path", options.nvme_path, "folder on the drive to measure")
       ->required()
       ->check(NameCheck());
-  command
-      ->add_option("--size", arguments->size, "of the file to measure with (4GiB; --quick: 1GiB)")
+  command->add_option("--size", arguments->size, "size of the test file (4GiB; --quick: 1GiB)")
       ->check(SizeCheck());
   command->add_option("--out", options.out, "write the config fragment; must not exist")
       ->check(NameCheck());
@@ -239,7 +239,7 @@ CLI::App* AddTune(CLI::App& app, TuneArguments* arguments) {
 
 CLI::App* AddCompare(CLI::App& app, CompareCommand* options) {
   CLI::App* command = app.add_subcommand(
-      "compare", "Say where two models differ, tensor by tensor; exit code 1 if they do");
+      "compare", "List the differences of two models by tensor; exit code 1 if there are any");
   const char* kinds = "folder of a run, folder with safetensors, or safetensors file";
   command->add_option("A", options->a, kinds)->required()->check(NameCheck());
   command->add_option("B", options->b, kinds)->required()->check(NameCheck());
@@ -249,14 +249,16 @@ CLI::App* AddCompare(CLI::App& app, CompareCommand* options) {
 CLI::App* AddClean(CLI::App& app, CleanCommand* options) {
   CLI::App* command = app.add_subcommand("clean", "Remove a run and its state");
   command->add_option("RUN", options->run, "folder of the run")->required()->check(NameCheck());
-  command->add_flag("--yes", options->yes, "remove; without it, only say what would be removed");
+  command->add_flag("--yes", options->yes, "remove; without it, only list what would be removed");
   return command;
 }
 
 CLI::App* AddSnapshot(CLI::App& app, SnapshotCommand* options) {
   CLI::App* command = app.add_subcommand("snapshot", "Keep the last commit under a name");
   command->add_option("RUN", options->run, "folder of the run")->required()->check(NameCheck());
-  command->add_option("NAME", options->name, "of the snapshot")->required()->check(NameCheck());
+  command->add_option("NAME", options->name, "name of the snapshot")
+      ->required()
+      ->check(NameCheck());
   return command;
 }
 
