@@ -55,7 +55,7 @@ Result<config::AutoFlags> MakeAutoFlags(const AutoArguments& arguments) {
   }
   if (!arguments.warmup_steps.empty() && !arguments.warmup_ratio.empty()) {
     return MakeError(ErrorCode::kInvalidArgument,
-                     "--warmup-steps and --warmup-ratio say the same; keep one");
+                     "--warmup-steps and --warmup-ratio set the same key; keep one");
   }
   return config::AutoFlags{
       .learning_rate = RealOrNone(arguments.learning_rate),

@@ -33,8 +33,7 @@ Result<Command> MakeDoctor(const DoctorArguments& arguments) {
   DoctorCommand options = arguments.options;
   PENSTOCK_ASSIGN(const RankCounts counts, MakeRanks(arguments.ranks));
   if (counts.ranks > 1 && options.configs.empty()) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "--ranks is for a configuration that they train with; give --config");
+    return MakeError(ErrorCode::kInvalidArgument, "--ranks needs a configuration; give --config");
   }
   options.ranks = counts.ranks;
   options.nodes = counts.nodes;

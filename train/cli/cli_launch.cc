@@ -45,10 +45,11 @@ Result<Command> MakeLaunch(const LaunchArguments& arguments, const std::vector<s
   if (rest.size() < 2) return NoRankCommand();
   options.arguments.assign(rest.begin() + 1, rest.end());
   if (options.arguments[0] != "train") {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "launch: \"{}\" is no command that several ranks share; after -- comes train "
-                     "with its options",
-                     options.arguments[0]);
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        "launch: \"{}\" cannot run on several ranks; write train with its options after "
+        "--",
+        options.arguments[0]);
   }
   PENSTOCK_ASSIGN(Command command, ParseCommandLine(options.arguments));
   if (std::holds_alternative<PrintText>(command)) return command;

@@ -109,7 +109,7 @@ Status CheckConfigs(const PlanCommand& options) {
                      "a training by its size alone");
   }
   return MakeError(ErrorCode::kInvalidArgument,
-                   "--config is required; penstock plan --help lists what there is");
+                   "--config is required; penstock plan --help lists the options");
 }
 
 /// What a plan says beyond one setup, or by the arithmetic of others.

@@ -25,7 +25,7 @@ Result<RankCounts> MakeRanks(const RankArguments& arguments) {
                              .nodes = CountOr1(arguments.nodes)};
   if (counts.ranks % counts.nodes == 0) return counts;
   return MakeError(ErrorCode::kInvalidArgument,
-                   "--nodes {} does not divide --ranks {}: every node has as many ranks",
+                   "--nodes {} does not divide --ranks {}: all nodes must have equally many ranks",
                    counts.nodes, counts.ranks);
 }
 
