@@ -33,7 +33,7 @@ class ProbeRig {
   /// registration is not available.
   static Result<ProbeRig> Create(const EngineOptions& options, ProbeFile* file);
 
-  /// Errors: of the drive; kCancelled if `stop` said so.
+  /// Errors: those of the drive; kCancelled if `stop` returned true.
   Result<Probe> Measure(Direction direction, const LoopLimit& limit, const StopRequested& stop);
 
   /// The line of Engine::RegisterBuffers.

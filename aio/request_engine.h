@@ -1,10 +1,9 @@
 // The one engine behind every CreateEngine: I/O threads that serve an IoLoop over a drive.
 //
-// Callers queue requests under mutex_; an I/O thread takes them over. Nothing but I/O threads
-// touches the loop and the drive, one at a time, under serving_: Cancel and the registrations are
-// commands to them, and so completion callbacks never run at the same time. Most drives want one
-// thread; those of the thread engine each carry out blocks, for which they let go of serving_
-// (aio/drive.h).
+// Callers queue requests under mutex_; an I/O thread takes them. Only I/O threads use the loop and
+// the drive, one at a time, under serving_: Cancel and the registrations are commands to them, and
+// so completion callbacks never run at the same time. Most drives want one thread; those of the
+// thread engine each execute blocks, for which they release serving_ (aio/drive.h).
 //
 // Locks: serving_ before mutex_ before the drive's. Any thread may call Engine's functions; from a
 // callback only Submit and stats.
