@@ -46,7 +46,7 @@ class Trace {
   /// The file stays when the object goes.
   void Keep() EXCLUDES(mutex_);
   /// Ends the file, which then has everything added so far. Returns the first failure of a write;
-  /// what came after that write is missing.
+  /// later data is missing.
   Status Finish() EXCLUDES(mutex_);
 
  private:
