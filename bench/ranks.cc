@@ -11,12 +11,12 @@
 //   floor    the slowest of compute, link and drive, each with nothing beside it
 //   phases   the same for compute and link, forward and backward each by themselves: gradients
 //            cannot be exchanged before they are computed
-// Printed are medians of the steps of all rounds, and the least and the most of step / floor. All
-// cases take turns in a round. Beside it is what sim/ predicts, over the median. Caches play no
-// part: nothing is measured but time that passes.
+// Prints medians of the steps of all rounds, min and max of step / floor, and the prediction of
+// sim/ over the median. All cases take turns in a round. Caches do not matter: only elapsed time is
+// measured.
 //
-// With --world nothing is measured: sim/ predicts steps of so many ranks, each with a device, a
-// drive and a link as the options say. Ranks of one node have a faster link than those of several.
+// With --world nothing is measured: sim/ predicts steps of this many ranks, each with the device,
+// drive and link of the options. Ranks of one node have a faster link than those of several.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

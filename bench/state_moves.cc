@@ -143,7 +143,7 @@ Result<Store> OpenFile(const ShardLayout& layout, const std::string& folder) {
   return store;
 }
 
-/// Fills the tiles, on so many threads, and commits them.
+/// Fills the tiles, on this many threads, and commits them.
 Result<double> Fill(const ShardLayout& layout, Store& store, const TileFill& fill, int threads) {
   const auto start = std::chrono::steady_clock::now();
   PENSTOCK_TRY(ForEachIndex(layout.tiles.size(), threads, [&](size_t i) {
