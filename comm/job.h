@@ -5,15 +5,16 @@
 // carries small things: agreement before the first step, addresses for a library's own connections,
 // votes on commits, heartbeats. Weights and gradients go another way (comm/communicator.h).
 //
-// Fate is shared. A rank that fails says so, a rank that ends without a word is noticed by its
-// connection, and one that does not answer by its heartbeats. Each rank that can still answer then
-// learns the verdict, a line that names the rank that was the reason, and the owner's function is
-// called with it on the job's thread. Every call that waits returns the verdict.
+// If one rank fails, all end. A failing rank reports it, a rank that ends silently is noticed by
+// its connection, and one that does not answer by its heartbeats. Each rank that can still answer
+// then gets the verdict, a line that names the rank that caused it, and the owner's function is
+// called with it on the job's thread. Every waiting call returns the verdict.
 //
 // With one rank there is no socket and no thread, and every call returns at once.
 //
 // Threads: any. Agree and Gather are called by one thread at a time, and so are Vote and Finish;
-// all ranks make the same of these calls in the same order, but for Vote beside the others.
+// all ranks make the same of these calls in the same order, except that Vote may overlap the
+// others.
 #pragma once
 
 #include <chrono>
@@ -37,9 +38,9 @@ using Environment = std::function<std::optional<std::string>(const std::string& 
 inline constexpr std::chrono::seconds kLeastTimeout{2};
 
 struct Timeouts {
-  /// A rank that has not answered for so long is taken for dead.
+  /// A rank that has not answered for this long is considered dead.
   std::chrono::seconds heartbeat{30};
-  /// An operation that was begun so long ago and has not ended is taken for stuck.
+  /// An operation that has not ended after this long is considered stuck.
   std::chrono::seconds operation{600};
 };
 
@@ -67,8 +68,8 @@ class Job {
   /// Returns whether a launcher has left word of several ranks, without waiting for any. Errors:
   /// kInvalidArgument as of Join.
   static Result<bool> HasSeveralRanks(const Environment& environment);
-  /// Leaves the job, and waits a second at most for the others to have heard what this rank said
-  /// last. A rank that leaves without Finish has failed, to the others.
+  /// Leaves the job, and waits at most a second until the others have received this rank's last
+  /// message. For the others, a rank that leaves without Finish has failed.
   virtual ~Job() = default;
 
   virtual const World& world() const = 0;

@@ -38,7 +38,7 @@ class NcclCommunicator final : public Communicator {
                    std::unique_ptr<device::CudaStream> stream);
   Status Connect(const std::string& id);
   Status WarmUp(device::Device& device);
-  /// Calls `enqueue` with the stream, unless the communicator has failed. Job and meter are told.
+  /// Calls `enqueue` with the stream, unless the communicator has failed. Notifies job and meter.
   template <typename Enqueue>
   void Transfer(const Operation& operation, Enqueue enqueue) EXCLUDES(mutex_);
   Status GatherOn(CUstream_st* stream, std::byte* data, Bytes part);

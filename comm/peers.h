@@ -1,9 +1,9 @@
 // The connections of a job, and one wait for all of them.
 //
-// A peer is a connection under a number: a rank, or the number of a caller that has not said its
+// A peer is a connection with a number: a rank, or the number of a caller that has not sent its
 // rank yet. Sending never blocks: what the socket does not take stays in a queue, and Wait sends it
-// later. A connection that fails while it is written to is read to its end all the same, because
-// the other side may have said why before it ended.
+// later. A connection that fails during a write is still read to its end, because the other side
+// may have sent a reason before it ended.
 //
 // Threads: one at a time.
 #pragma once

@@ -3,10 +3,10 @@
 //
 // A rank connects and greets with its rank, the world's size, the run and the job's token. Rank 0
 // welcomes it, or says what is wrong with the greeting: first the token, so that a process without
-// it learns nothing. A rank that is welcome has joined once it says so: it may have given up
-// waiting and come again meanwhile. When all have joined, rank 0 sends the list of members to all.
-// A rank that joined and has gone, and one that is missing when the time is over, end the meeting
-// for all.
+// it learns nothing. A welcomed rank has joined once it confirms that: it may have given up waiting
+// and connected again meanwhile. When all have joined, rank 0 sends the list of members to all. A
+// rank that joined and has gone, and one that is missing when the time is over, end the meeting for
+// all.
 //
 // Strangers may connect while rank 0 listens. They get nothing but a refusal, and those that do not
 // greet in time are dropped; when there are too many, the oldest is.
@@ -49,8 +49,7 @@ Result<MeetingPoint> HostMeeting(const Launch& launch, std::span<const Listener>
                                  std::chrono::milliseconds greeting_time = kGreetingTime);
 Result<MeetingPoint> VisitMeeting(const Launch& launch, std::chrono::seconds timeout);
 
-/// Returns a rank's place on its node: what the launcher said, and otherwise what the names of the
-/// hosts show.
+/// Returns a rank's place on its node: from the launcher, or else from the names of the hosts.
 World PlaceOf(const Launch& launch, const std::vector<Member>& members);
 
 }  // namespace penstock::comm

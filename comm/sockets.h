@@ -60,7 +60,7 @@ int MillisecondsTo(SteadyTime deadline);
 /// Returns the IP address of this end of a connection; empty if the system does not say.
 std::string LocalAddress(int descriptor);
 
-/// This host's name, and the addresses of its interfaces that are up, but for loopback ones.
+/// This host's name, and the addresses of its active interfaces, except loopback ones.
 std::string HostName();
 std::vector<std::string> InterfaceAddresses();
 

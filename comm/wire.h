@@ -28,7 +28,7 @@ namespace penstock::comm {
 inline constexpr size_t kMostText = 16 << 20;
 /// The largest key.
 inline constexpr size_t kMostKey = 1024;
-/// The largest payload: a text, and what stands before it.
+/// The largest payload: a text, and the fields before it.
 inline constexpr size_t kMostPayload = kMostText + 4096;
 /// The largest payload of a connection that has not greeted yet.
 inline constexpr size_t kMostGreeting = 4096;
