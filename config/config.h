@@ -223,8 +223,9 @@ bool NeedsLastStep(const Config& config);
 /// `source`: where the number comes from. Errors: kInvalidArgument if it is 0.
 Status SetLastStep(uint64_t last_step, const std::string& source, Config& config);
 
-/// What a program should say of the configuration before it starts, a line each: what was moved,
-/// superseded keys, the value of each key that said "auto", the precision if nothing decided it.
+/// Returns the notices about the configuration that a program should print at its start, a line
+/// each: moved keys, superseded keys, the value of each "auto" key, the precision if nothing
+/// determines it.
 std::vector<std::string> NoticesOf(const Config& config);
 
 }  // namespace penstock::config

@@ -39,7 +39,7 @@ class JsonReader {
   /// Those of them that are an error whatever they say, with the key that is meant, if there is
   /// one.
   const std::map<std::string, std::string>& refused() const { return refused_; }
-  /// What is said of each unknown key.
+  /// Returns the message for each unknown key.
   std::vector<std::string> UnknownKeys() const;
 
  private:
