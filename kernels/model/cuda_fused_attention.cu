@@ -311,7 +311,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
                    [&](unsigned row) { return task.InQkv(first_key + row, 2); });
 }
 
-/// The launch of a kernel whose blocks have so many rows, and so many rows in shared memory.
+/// Returns the launch of a kernel whose blocks have this many rows, and this many in shared memory.
 template <int kHead>
 LaunchShape LaunchOf(const CudaAttentionShape& shape, uint64_t rows, size_t shared_rows) {
   return {.blocks = DivideUp(shape.sequence, rows) * shape.tasks,

@@ -10,7 +10,7 @@
 
 namespace penstock::kernels {
 
-/// What the fused kernels are told.
+/// The parameters of the fused kernels.
 struct CudaAttentionShape {
   DType dtype;        ///< dtype of all tensors; not fp32
   uint64_t tasks;     ///< batch · heads

@@ -141,8 +141,8 @@ class ModelOperators {
   virtual Bytes scratch_bytes() const = 0;
 };
 
-/// Returns the scratch that CreateModelOperators will allocate, for the plan of a budget: the most
-/// that one of the calls needs, because calls do not run at the same time.
+/// Returns the scratch that CreateModelOperators will allocate, for the plan of a budget: the max
+/// over the calls, because calls do not overlap.
 Result<Bytes> OperatorScratch(device::Kind kind, const OperatorOptions& options);
 
 /// Returns what the operators take of host memory beside scratch, at most: on the CPU, the products
