@@ -24,7 +24,7 @@ class HeadroomDetector {
 
   /// The first output in the order of forward that is too large; else the first that rises.
   std::optional<Report> Step(const StepNumbers& numbers);
-  /// Takes it that this was so in a step, and was said.
+  /// Records a finding of a step as reported.
   void Remember(uint64_t step);
 
  private:

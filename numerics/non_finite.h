@@ -2,7 +2,7 @@
 // not finite twice in a row.
 //
 // A dynamic loss scale that overflows a few times in a row, or right after it was doubled, is not
-// reported: that is how it finds its value. Where the streak itself is told of (D3), its line names
+// reported: that is how it finds its value. If the streak itself is reported (D3), that line names
 // the tensor. Threads: one.
 #pragma once
 

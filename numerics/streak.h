@@ -1,8 +1,7 @@
 // D3: foresees the end of a run whose steps are skipped one after the other.
 //
-// A dynamic loss scale skips steps in a row whenever it comes down to where it fits. That is told
-// of only when the end is near.
-// Threads: one.
+// A dynamic loss scale skips steps in a row whenever it falls to a suitable value. Such a streak is
+// reported only when it is about to end the run. Threads: one.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +12,7 @@
 
 namespace penstock::train {
 
-/// Says in which step of a streak of skipped steps it is told of: in one of each.
+/// Decides in which step a streak of skipped steps is reported: once for each streak.
 class StreakRule {
  public:
   explicit StreakRule(bool dynamic_loss_scale) : dynamic_(dynamic_loss_scale) {}

@@ -27,7 +27,7 @@ class UpdateSizeDetector {
 
   /// A report names the tensor with the largest update relative to its weights.
   std::vector<Report> Updated(const UpdateNumbers& numbers);
-  /// Takes it that this was so in a step, and was said.
+  /// Records a finding of a step as reported.
   void Remember(uint64_t step);
 
  private:

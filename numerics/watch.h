@@ -48,7 +48,7 @@ class NumericsWatch {
   /// Takes a row of metrics.jsonl of before a resume, without reporting anything. In the order of
   /// steps, before the first Step; the last RowsToReplay suffice.
   void Replay(const StepNumbers& row);
-  /// A report of before the resume, which went on after step `resumed`: what it says counts as said
+  /// Records a report from before the resume at step `resumed`: its finding counts as reported
   /// until then.
   void Remember(const Report& report, uint64_t resumed);
   /// Says that the rows and reports of before the resume are all there.
