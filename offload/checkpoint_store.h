@@ -32,8 +32,8 @@ class CheckpointStore {
   /// What Create takes from the device and from the host.
   static Bytes DeviceBytes(const Options& options);
   static Bytes HostBytes(const Options& options);
-  /// Returns what Create takes of the heap for its bookkeeping, at most, for a step of so many
-  /// accesses by so many kernels, which need not be in `options` yet.
+  /// Returns the max heap memory of Create's bookkeeping for a step of this many accesses by this
+  /// many kernels, which need not be in `options` yet.
   static Bytes BookkeepingBytes(const Options& options, uint64_t accesses, uint64_t kernels);
 
   /// Errors: kBudget, kOutOfMemory.

@@ -72,7 +72,7 @@ inline constexpr Bytes kMostCommitJson = 64_MiB;
 /// not overflow.
 inline constexpr uint64_t kMostSteps = uint64_t{1} << 48;
 
-/// Returns the size of a record with so many tiles and so much JSON text.
+/// Returns the size of a record with this many tiles and bytes of JSON text.
 Bytes CommitBytes(uint32_t version, size_t tiles, Bytes json);
 
 std::vector<std::byte> EncodeCommit(const StateIdentity& state, const CommitRecord& record);

@@ -52,7 +52,7 @@ class IdRange {
   constexpr Iterator end() const { return Iterator(end_); }
   constexpr size_t size() const { return end_ - begin_; }
   constexpr Id operator[](size_t i) const { return Id{begin_ + static_cast<uint32_t>(i)}; }
-  /// `count` of them, from the first-th on. Precondition: there are so many.
+  /// Returns `count` of them, from number `first` on. Precondition: they exist.
   constexpr IdRange Part(size_t first, size_t count) const {
     PENSTOCK_CHECK(first <= size() && count <= size() - first);
     const uint32_t begin = begin_ + static_cast<uint32_t>(first);
@@ -156,7 +156,7 @@ struct ModelLayout {
   /// Returns all of them in the order of the flat index.
   std::vector<Section> SectionsOf(ModuleId id) const;
 
-  /// Returns the rank of so many whose share has an element of the module's flat index.
+  /// Returns the rank, of `world_size`, whose share has an element of the module's flat index.
   uint32_t RankAt(ModuleId id, uint64_t element, uint32_t world_size) const;
 
   /// Whether the other layout has the same tensors at the same places of the same modules, stored

@@ -40,9 +40,9 @@ enum class Finished {
 /// is shorter than the head says.
 Result<FoundHead> FindHead(const OpenStateFile& file, Finished finished);
 
-/// Returns the head of a file of which neither head can be used, with `sibling`, the header of
-/// another path of its state. `why`: what FindHead said. Errors: `why` if the file is shorter than
-/// such a file is.
+/// Derives the head of a file without a usable head from `sibling`, the header of another path of
+/// its state. `why`: the error of FindHead. Errors: `why` if the file is shorter than such a file
+/// is.
 Result<FoundHead> HeadFromSibling(const OpenStateFile& file, const StateHeader& sibling,
                                   uint32_t path, const Error& why);
 

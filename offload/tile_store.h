@@ -48,8 +48,8 @@ namespace penstock::offload {
 struct TileStoreOptions {
   Tier weight_home = Tier::kNvme;  ///< kHost or kNvme
   Tier record_home = Tier::kNvme;
-  /// The first so many tiles of HostTileOrder (offload/tile_spread.h) live in host memory with the
-  /// parts whose home is nvme for the others.
+  /// This many first tiles of HostTileOrder (offload/tile_spread.h) keep in host memory the parts
+  /// whose home is nvme for the others.
   size_t host_tiles = 0;
   size_t weight_blocks = 2;  ///< blocks of the largest tile for weights at home on nvme: 2 or more
   size_t record_blocks = 1;  ///< the same for records: 1 or more
@@ -84,8 +84,8 @@ class TileStore {
   /// Returns that and the memory of homes, which commits write from.
   std::vector<std::span<std::byte>> state_memory() const EXCLUDES(mutex_);
 
-  /// Has `callback` called, with the store's mutex held, when TryTakeRead or TryTakeUpdate can give
-  /// so many more tiles, or has failed.
+  /// Sets a callback for when TryTakeRead or TryTakeUpdate can return more tiles (their number is
+  /// passed), or has failed. It is called with the store's mutex held.
   void OnWork(std::function<void(size_t tiles)> callback) EXCLUDES(mutex_);
 
   /// Sets version 0 of a tile: `fill` writes both parts into zeroed memory. Before the first
@@ -96,8 +96,8 @@ class TileStore {
       EXCLUDES(mutex_);
 
   /// Instead of FillTile: takes every tile in the version that `commit`, of this file, names. Parts
-  /// that live in host memory are read, and verified by so many threads. Errors, of the first tile
-  /// that has one: of reads; kCorruption.
+  /// in host memory are read, and verified by this many threads. Errors, of the first tile that has
+  /// one: those of reads; kCorruption.
   Status Adopt(const CommitRecord& commit, int threads = 1) EXCLUDES(mutex_);
 
   /// Sets the schedule's clock: everything before `now` has been pinned. Starts reads.

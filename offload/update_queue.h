@@ -10,7 +10,7 @@
 // is begun, loaded and taken as an update is, and a tile is loaded for the second as it is for the
 // next update. Every tile ends its first pass before one begins its second.
 //
-// A plain value: no I/O, no waiting, no locking. Every call costs O(log tiles), but for SetSchedule
+// A plain value: no I/O, no waiting, no locking. Every call costs O(log tiles), except SetSchedule
 // and Reset, which sort them all.
 #pragma once
 
@@ -28,7 +28,7 @@ namespace penstock::offload {
 
 class UpdateQueue {
  public:
-  /// Makes a queue of so many tiles. The schedule (borrowed) names those that are updated; the
+  /// Makes a queue of this many tiles. The schedule (borrowed) names those that are updated; the
   /// others keep version 0. `passes`: of an update, 1 or 2.
   UpdateQueue(const Schedule& schedule, size_t tiles, uint64_t passes = 1);
   /// Gives every tile that is updated `version`.
@@ -72,7 +72,7 @@ class UpdateQueue {
     TileId tile{};
     bool ahead = false;  ///< the tile's update has not begun
   };
-  /// Returns the tile to load next, until something is loaded, begun, held back or let go. `urgent`
+  /// Returns the tile to load next, until a tile is loaded, begun, held back or released. `urgent`
   /// comes before all others, if its update has begun and waits to be loaded.
   std::optional<Candidate> NextToLoad(std::optional<TileId> urgent = std::nullopt);
   void Loaded(TileId tile);
