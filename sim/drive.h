@@ -28,7 +28,7 @@ struct DriveSpeed {
   int queue_depth = aio::kDefaultQueueDepth;
 };
 
-/// Returns how long a drive that does nothing else needs for so many bytes.
+/// Returns how long an otherwise idle drive needs for this many bytes.
 Seconds TimeOf(const DriveSpeed& drive, double read_bytes, double write_bytes);
 
 class Drive {

@@ -74,7 +74,7 @@ class Engine {
 
   // The device.
 
-  /// Works on so many threads of the processor, or on the device if it has a processor of its own.
+  /// Works on this many threads of the CPU, or on the device if it has its own processor.
   void OnDevice(Seconds time, int threads, Stream::Done done) {
     if (machine_.compute_threads > 0) {
       cores_.Work(time, threads, std::move(done));
@@ -163,7 +163,7 @@ class Engine {
       EndUse();
       return;
     }
-    // The first exchange stands behind the next module's gather.
+    // The first exchange comes after the next module's gather.
     BeginGradient();
     ComputePart(exchanges_);
     if (schedule().FetchesAhead(use_ + 1) && !OnDeviceAlready(use_ + 1)) {
@@ -176,7 +176,7 @@ class Engine {
     const ScheduledUse& planned = schedule().uses[use];
     return slots_[planned.slot].module == planned.module;
   }
-  /// One of so many parts of the use.
+  /// Computes one of this many parts of the use.
   void ComputePart(uint64_t parts) {
     compute_.Work([this, time = plan_.compute[use_] / static_cast<double>(parts)](
                       Stream::Done done) { Compute(time, std::move(done)); });
