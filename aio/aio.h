@@ -2,9 +2,9 @@
 //
 // An Engine takes requests of any size, splits them into blocks of `block_size`, keeps at most
 // `queue_depth` blocks in flight and fills the queue across requests. Every completion is
-// classified (error, short, full, over-long) before anything else looks at the data: transient
-// errors are retried with a bound, short transfers are continued, everything else becomes one Error
-// on the ticket of its request; the engine stays usable for the others.
+// classified (error, short, full, over-long) before the data is used: transient errors are retried
+// with a bound, short transfers are continued, everything else becomes one Error on the ticket of
+// its request; the engine stays usable for the others.
 //
 // Guaranteed: a request completes exactly once; a successful read filled its whole buffer from the
 // file, a successful write was accepted in full by the kernel, and neither touched a byte outside

@@ -2,9 +2,9 @@
 // reached, then waits for the last of them.
 //
 // The completion callback of a block submits the next one into its buffer, so that no other thread
-// has to be woken between two blocks. The blocks go through a part of the file from a position on,
-// in order, over and over. With both directions, reads go through its first half and writes through
-// the second, in turn.
+// is woken between two blocks. The blocks cover a part of the file in order, from a position on,
+// again and again. With both directions, reads go through its first half and writes through the
+// second, in turn.
 //
 // Threads: Run on one; the callbacks come on the engine's.
 #pragma once

@@ -4,8 +4,8 @@
 // to about half, rounded to the file's alignment (a block of one alignment unit cannot be short and
 // goes through whole). A delayed block is carried out at once, but reported only after
 // kDelayedBehind others or when nothing else is in flight. With `reorder`, results wait in a pool
-// and leave it at random. Damage that a write does is in aio/write_damage.h. What happens to a
-// block depends on the plan, its seed and the block's position alone.
+// and leave it at random. Damage that a write does is in aio/write_damage.h. The fate of a block
+// depends only on the plan, its seed and the block's position.
 //
 // Owns the base drive. Threads: see aio/drive.h.
 #pragma once

@@ -1,6 +1,6 @@
-// A drive with a cache that forgets, over any other drive: for tests of what a crash leaves.
+// A drive with a cache that loses writes, over any other drive: for tests of crashes.
 //
-// A write is complete as soon as it is submitted, and lies in memory until a sync of its file. The
+// A write is complete as soon as it is submitted, and stays in memory until a sync of its file. The
 // sync writes what had been reported complete before it to the file and then goes to the base
 // drive. Reads of the same drive see every write. A sync that fails keeps a random choice of these
 // writes and loses the others, as the kernel does with pages that it could not write. At the end

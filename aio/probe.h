@@ -1,6 +1,6 @@
 // One measurement of a drive: an engine with given options, in one direction.
 //
-// Threads: one at a time. Nothing else of weight may run in the process, because CPU time is
+// Threads: one at a time. No other substantial work may run in the process, because CPU time is
 // measured for all of it.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The file that a drive is measured with, and the memory that its blocks lie in.
+// The file for measuring a drive, and the memory of its blocks.
 //
 // The file has no name: it is unlinked as soon as it is open, so the kernel frees it with the
 // process, however that ends. The whole file is reserved and then written once: reading blocks that

@@ -1,9 +1,8 @@
-// Decides when to say that a drive does not answer, and that it does again. Has no thread and no
+// Decides when to report that a drive does not answer, and that it answers again. Has no thread or
 // clock.
 //
-// It speaks once for each time that a block stays in the drive for too long, of the oldest block,
-// and once more when that block is back. Blocks that wait in an engine's queue are not in the
-// drive.
+// It reports once whenever a block stays in the drive for too long, naming the oldest block, and
+// once more when that block is back. Blocks that wait in an engine's queue are not in the drive.
 //
 // Not thread-safe.
 #pragma once

@@ -2,8 +2,7 @@
 //
 // The model: one pipe for reads and one for writes (or one for both) that passes blocks one after
 // the other at a fixed rate, and a latency that is added to every block and overlaps with that of
-// others. A block is reported when the model is done with it and not before; the bytes move at
-// memory speed.
+// others. A block is reported when the model has finished it; the bytes move at memory speed.
 //
 // Owns the thread drive below it. Threads: see aio/drive.h.
 #pragma once

@@ -1,5 +1,5 @@
-// What a drive does to a write that it reports as done: loses it, flips a bit of it, leaves a unit
-// as it was, writes a unit over its neighbour, or cannot read it again. For tests.
+// Damage to a write that a drive reports as successful: it loses it, flips a bit, leaves a unit
+// stale, writes a unit over its neighbour, or cannot read it again. For tests.
 //
 // A unit is kDamagedUnit of a file. Neighbours beyond the end of a file are not written. Files are
 // told apart by device and inode. Threads: those of the drive that owns it, see aio/drive.h.
