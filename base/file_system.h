@@ -1,5 +1,5 @@
-// Tells what the file system of a folder is kept on: a drive of this machine, memory, or another
-// machine.
+// Tells where the file system of a folder is stored: on a drive of this machine, in memory, or on
+// another machine.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Reads and writes files that are no states: whole ranges in, whole files out.
+// Reads and writes files other than states: whole ranges in, whole files out.
 //
 // Buffered I/O for data, models and exports; training states go through aio. Every call continues
 // after an interruption or a short transfer. An OutputFile appears under its name complete, and

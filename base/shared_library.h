@@ -1,4 +1,4 @@
-// A library that is loaded when it is first needed, because not every machine has it.
+// A library that is loaded at its first use, because not every machine has it.
 //
 // Threads: any.
 #pragma once

@@ -1,5 +1,5 @@
-// Reads JSON that others wrote, strictly: no key twice, bounded nesting, no exceptions. What is
-// wrong with a text is a value that says where, so that each reader words it for its file.
+// Reads foreign JSON strictly: no duplicate keys, bounded nesting, no exceptions. An error is a
+// value with its place, from which each reader makes the message for its file.
 //
 // Threads: any.
 #pragma once

@@ -1,6 +1,6 @@
 // Records a trace in the Chrome trace format, for Perfetto and chrome://tracing.
 //
-// Spans stand in rows, and the spans of one row do not overlap. A span is written when it ends,
+// Spans are in rows, and the spans of one row do not overlap. A span is written when it ends,
 // through a small buffer, so that memory is bounded and the file of a killed program can be opened,
 // too.
 //
