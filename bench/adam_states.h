@@ -1,5 +1,5 @@
-// The states of many tiles, in memory like the slab's and where the engine would put them, and
-// their update on several threads: what the benchmarks of Adam measure.
+// The states of many tiles, placed in memory as in the engine's slab, and their update on several
+// threads, for the benchmarks of Adam.
 #pragma once
 
 #include <algorithm>

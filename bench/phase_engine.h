@@ -1,4 +1,4 @@
-// An engine that marks on the compute stream where backward begins, and hands everything to
+// An engine that marks the begin of backward on the compute stream, and forwards everything to
 // another.
 #pragma once
 

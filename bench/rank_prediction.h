@@ -1,4 +1,4 @@
-// What sim/ says of a step of several ranks.
+// The prediction of sim/ for a step of several ranks.
 #pragma once
 
 #include "bench/rank_case.h"

@@ -1,5 +1,5 @@
-// What a benchmark of whole steps trains: a GPT-2 with its device, operators and engine, made from
-// a configuration, without files of a run. Data are tokens that a formula gives.
+// The training of a benchmark of whole steps: a GPT-2 with its device, operators and engine, made
+// from a configuration, without files of a run. A formula generates the tokens.
 //
 // Threads: one at a time.
 #pragma once

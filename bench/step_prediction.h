@@ -1,4 +1,4 @@
-// What sim/ says of a step that was measured.
+// The prediction of sim/ for a measured step.
 #pragma once
 
 #include <cstdint>
