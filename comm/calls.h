@@ -1,5 +1,5 @@
-// What the callers of a job and its thread hand each other: calls and their replies, what is only
-// told, and the end.
+// Messages between the callers of a job and its thread: calls and their replies, notifications, and
+// the end.
 //
 // Threads: the first half from any, the second from the job's thread.
 #pragma once

@@ -1,5 +1,5 @@
-// Moves bytes between the ranks' device memory. Adds nothing: every sum is a kernel of ours, in one
-// stated order, so that no back end, topology or choice of algorithm can change a bit.
+// Moves bytes between the ranks' device memory. Does no arithmetic: every sum is our own kernel, in
+// one stated order, so that no back end, topology or choice of algorithm can change a bit.
 //
 // All ranks make the same calls in the same order, on one communicator of the process. A call
 // enqueues work on stream() and returns. The work waits there for the other ranks; the calling

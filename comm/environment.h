@@ -1,5 +1,5 @@
-// What a launcher says to a process through its environment: which rank it is, of how many, and
-// where the ranks meet. docs/ranks.md has the table.
+// Reads what a launcher passes to a process in its environment: its rank, the number of ranks, and
+// where they meet. docs/ranks.md has the table.
 //
 // A pure function of the environment; any thread.
 #pragma once

@@ -1,5 +1,5 @@
-// What ranks tell each other beside the data, of a fixed size: in which call they are, and why they
-// end. As text, because the other side shows it to people.
+// Notes of a fixed size that ranks send each other besides data: their call, and why they end. The
+// reason is text, because the other side shows it to people.
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,8 @@
-// What rank 0 makes of the calls of all ranks: agreement, gathering, votes, the common end.
+// Rank 0's handling of the calls of all ranks: agreement, gathering, votes, the common end.
 //
-// A call is complete when every rank has made it, and all have the same answer then. Ranks that do
-// not make the same calls end the job: one that gathers where another agrees, votes for another
-// commit, or finishes while others wait. A rank's misuse must not leave the others waiting for
-// ever.
+// A call is complete when every rank has made it; all then get the same answer. Ranks that make
+// different calls end the job: one that gathers while another agrees, votes for another commit, or
+// finishes while others wait. A rank's misuse must not leave the others waiting forever.
 //
 // Pure: calls in, replies out. Threads: one at a time.
 #pragma once

@@ -2,8 +2,8 @@
 // live. docs/ranks.md says how ranks are started and what happens when one fails.
 //
 // A job is a star of TCP connections to rank 0, with a thread in each process ("penstock-job"). It
-// carries small things: agreement before the first step, addresses for a library's own connections,
-// votes on commits, heartbeats. Weights and gradients go another way (comm/communicator.h).
+// carries small messages: agreement before the first step, addresses for a library's own
+// connections, votes on commits, heartbeats. Weights and gradients use comm/communicator.h.
 //
 // If one rank fails, all end. A failing rank reports it, a rank that ends silently is noticed by
 // its connection, and one that does not answer by its heartbeats. Each rank that can still answer

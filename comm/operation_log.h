@@ -1,7 +1,7 @@
 // The last operations of a rank, for the report that it leaves when the job fails.
 //
-// A ring of fixed size: adding takes no memory once names have been as long. Pure. Threads: one at
-// a time.
+// A ring of fixed size: adding allocates no memory once names have been as long. Pure. Threads: one
+// at a time.
 #pragma once
 
 #include <cstddef>

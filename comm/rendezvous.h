@@ -2,14 +2,14 @@
 // members.
 //
 // A rank connects and greets with its rank, the world's size, the run and the job's token. Rank 0
-// welcomes it, or says what is wrong with the greeting: first the token, so that a process without
-// it learns nothing. A welcomed rank has joined once it confirms that: it may have given up waiting
-// and connected again meanwhile. When all have joined, rank 0 sends the list of members to all. A
-// rank that joined and has gone, and one that is missing when the time is over, end the meeting for
-// all.
+// welcomes it, or replies what is wrong with the greeting: first the token, so that a process
+// without it learns nothing. A welcomed rank has joined once it confirms that: it may have given up
+// waiting and connected again meanwhile. When all have joined, rank 0 sends the list of members to
+// all. If a rank that joined has gone, or one is missing when the time is over, the meeting ends
+// for all.
 //
-// Strangers may connect while rank 0 listens. They get nothing but a refusal, and those that do not
-// greet in time are dropped; when there are too many, the oldest is.
+// Strangers may connect while rank 0 listens. They only get a refusal, and those that do not greet
+// in time are dropped; when there are too many, the oldest is.
 //
 // Threads: one.
 #pragma once

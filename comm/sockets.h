@@ -1,6 +1,6 @@
 // Sockets over which the ranks of a job meet: listening, connecting, names of hosts.
 //
-// No call blocks beyond its deadline but for the look-up of a name, which has time-outs of its own.
+// No call blocks beyond its deadline, except the look-up of a name, which has its own time-outs.
 // Descriptors are non-blocking and do not survive exec. Any thread.
 #pragma once
 

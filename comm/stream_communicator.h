@@ -1,5 +1,5 @@
-// The communicator of a CPU device: a stream of the device, on whose thread an exchanger carries
-// out one operation after the other.
+// The communicator of a CPU device: a stream of the device, on whose thread an exchanger executes
+// one operation after the other.
 #pragma once
 
 #include <memory>

@@ -6,8 +6,8 @@
 // tick afterwards is ignored, because messages of the others are yet to be read. A second late tick
 // in a row counts: a machine that is always late must not disable the watch.
 //
-// An error that a rank tells of is believed half a second later only: the end of a rank breaks
-// connections of others, whose errors must not be taken for the reason.
+// An error that a rank reports counts only half a second later: the end of a rank breaks
+// connections of others, whose errors must not be mistaken for the cause.
 //
 // Pure: events and time in, a verdict out. Threads: one at a time.
 #pragma once

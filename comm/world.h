@@ -1,5 +1,4 @@
-// Which ranks there are, which one this process is, and what an operation between them is for.
-// Plain values.
+// The ranks, the rank of this process, and the purpose of an operation between them. Plain values.
 #pragma once
 
 #include <cstdint>
