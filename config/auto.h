@@ -1,5 +1,5 @@
-// What gives a key its value that says "auto": the first of a flag, the run that is resumed,
-// transformers' Trainer and the key's default. docs/config.md has the rule.
+// Determines the value of an "auto" key: the first of a flag, the resumed run, transformers'
+// Trainer and the key's default. docs/config.md has the rule.
 //
 // Threads: any.
 #pragma once

@@ -2,10 +2,10 @@
 //
 // Keys, types and defaults are DeepSpeed's; penstock's own keys live under "penstock". An unknown
 // key anywhere, a duplicate or a wrong type is an error that names its path
-// ("zero_optimization.stag") and the nearest known key. Keys for what is done in another way here
+// ("zero_optimization.stag") and the nearest known key. Keys whose purpose is served in another way
 // are type-checked and listed as superseded; keys that change numbers or behaviour and are not
-// implemented are errors unless their value turns them off. What gives "auto" its value: see
-// config/auto.h. docs/config.md has the table.
+// implemented are errors unless their value turns them off. config/auto.h determines "auto" values.
+// docs/config.md has the table.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// One JSON object out of several texts, read strictly, that still knows where each key was written.
+// One JSON object from several texts, read strictly, with the place of each key.
 //
 // Comments (// and /* */) are allowed. A duplicate key, broken JSON, a root that is no object and
 // nesting beyond kDeepestJson are errors that name the text and the line. Owns its values; not

@@ -1,9 +1,9 @@
-// How the configuration is read, section by section (private to config and its tests).
+// Reads the configuration, section by section (private to config and its tests).
 //
 // Reading has two passes. The Read functions take keys one by one and refuse wrong types, values
 // out of range and features that are not implemented; after them, unknown keys are reported. The
-// Check functions then hold values against each other. Each section has a file of its own, which
-// stands above its functions here.
+// Check functions then compare values with each other. Each section has its own file, named above
+// its functions here.
 #pragma once
 
 #include <cstdint>
