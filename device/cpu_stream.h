@@ -1,4 +1,4 @@
-// A stream of the CPU device: one thread that carries out a queue of commands in order.
+// A stream of the CPU device: one thread that executes a queue of commands in order.
 //
 // After a kernel has thrown or a transfer has failed, later copies, kernels and transfers are
 // skipped. Waits, events and calls are still executed in order: no wait for this stream hangs, and

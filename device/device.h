@@ -1,5 +1,5 @@
-// Where the model computes: a device with its own memory of a fixed size, and streams that carry
-// out copies and kernels in order and asynchronously to the host.
+// The model computes on a device with its own memory of a fixed size, and streams that execute
+// copies and kernels in order and asynchronously to the host.
 //
 // The contract is CUDA's: work on one stream runs in order, work on different streams runs in any
 // order unless a stream waits for an event of another. The CPU device keeps exactly that contract
