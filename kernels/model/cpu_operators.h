@@ -1,4 +1,4 @@
-// The operators on the CPU device: oneDNN for matrix products, loops of our own for the rest.
+// The operators on the CPU device: oneDNN for matrix products, our own loops for the rest.
 //
 // Every function checks that the stream is the CPU device's, captures its pointers and returns; the
 // work runs on the stream's thread and on OpenMP's pool of that thread, with the number of threads

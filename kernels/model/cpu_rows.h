@@ -1,5 +1,5 @@
-// The CPU operators' loops that are no matrix products, on vectors (Highway, best instruction set
-// at run time). Each function is single-threaded and works on the rows or elements it is given; the
+// The CPU operators' loops other than matrix products, on vectors (Highway, best instruction set at
+// run time). Each function is single-threaded and works on the rows or elements it is given; the
 // operators cut the work between threads.
 //
 // `dtype` says what the untyped pointers point to; arithmetic is in fp32, and results are rounded

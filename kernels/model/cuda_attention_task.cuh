@@ -1,5 +1,5 @@
-// What a block of the fused attention kernels (kernels/model/cuda_fused_attention.cu) has to do:
-// its task and rows, where they lie, and the way through the tiles of keys and values.
+// The work of a block of the fused attention kernels (kernels/model/cuda_fused_attention.cu): its
+// task and rows, their places, and the loop over the tiles of keys and values.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,5 +1,5 @@
-// A warp's rows against tiles in shared memory: what the fused attention kernels
-// (kernels/model/cuda_fused_attention.cu) multiply, reduce and store.
+// Multiplies, reduces and stores a warp's rows and tiles in shared memory, for the fused attention
+// kernels (kernels/model/cuda_fused_attention.cu).
 //
 // A tile has rows of kHead elements, kStride<kHead> apart. A block has four warps; each has kTiles
 // times 16 rows, so that data loaded of the other side serves that many products. All lanes of a

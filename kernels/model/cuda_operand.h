@@ -1,4 +1,4 @@
-// One side of a product on the CUDA device, as it lies in memory.
+// An operand of a product on the CUDA device, with its layout in memory.
 #pragma once
 
 #include <cstdint>

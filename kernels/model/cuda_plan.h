@@ -1,8 +1,7 @@
-// How the CUDA operators cut their work, and the scratch memory that this takes.
+// Plans how the CUDA operators cut their work, and their scratch memory.
 //
-// All of it follows from the shapes, never from a budget or a GPU, so that a plan can be made where
-// there is no GPU. Scratch is the workspace of cuBLASLt, and behind it what one operator at a time
-// needs.
+// All of it follows from the shapes, never from a budget or a GPU, so that a plan can be made
+// without a GPU. Scratch is the workspace of cuBLASLt, followed by that of one operator at a time.
 #pragma once
 
 #include <cstdint>

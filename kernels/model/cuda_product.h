@@ -2,7 +2,8 @@
 //
 // c = alpha a b + addend, row-major, then what the epilogue says, with sums in fp32 (fp32 operands
 // without TF32). The algorithm is chosen when the product is made, from the shape, the GPU and the
-// library alone, among those that give the same bits on every run; so nothing depends on addresses.
+// library alone, among those that give the same bits on every run; so results do not depend on
+// addresses.
 //
 // Threads: Run by the thread that feeds the stream. A product uses the whole workspace, so that all
 // go to one stream, or are ordered by events.

@@ -1,7 +1,7 @@
-// cuDNN's fused attention, found when operators that use it are made.
+// cuDNN's fused attention, loaded when operators that use it are created.
 //
-// The library is loaded then and not linked: it is large, and runs without it need nothing of it.
-// Its graphs are described by NVIDIA's cudnn-frontend (headers alone), which the build may lack.
+// The library is not linked, because it is large and most runs do not need it. Its graphs are built
+// with NVIDIA's cudnn-frontend (headers only), which the build may lack.
 //
 // Threads: those of the operators. Graphs are run by the thread that feeds the stream.
 #pragma once

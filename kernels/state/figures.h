@@ -1,9 +1,9 @@
-// What passes over gradients and weights find beside their own work: the figures by which a run
-// watches its numbers.
+// Figures that passes over gradients and weights compute besides their own work, with which a run
+// monitors its numerics.
 //
-// A figure is of some elements: of a block where the pass goes by blocks, or of a part of one. A
-// tensor does not begin on a block, and blocks that tensors share would mix a bias with a matrix.
-// So figures are cut at the borders of tensors: those of a tensor are the sum (Add) of its whole
+// A figure covers some elements: a block if the pass works by blocks, or a part of one. A tensor
+// does not begin on a block, and blocks that tensors share would mix a bias with a matrix. So
+// figures are cut at the borders of tensors: those of a tensor are the sum (Add) of its whole
 // blocks and of its parts of the two blocks at its ends, in the order of the flat index. A part's
 // gradient takes a small pass of its own (PartFigures in kernels/state/block_sums.h); an update is
 // made part by part (kernels/state/optimizer.h), which changes no bit of it. TensorParts says which

@@ -1,4 +1,5 @@
-// What an optimizer updates: the master weights, the moments and the gradient of some elements.
+// The unit that an optimizer updates: the master weights, the moments and the gradient of some
+// elements.
 //
 // The rules (kernels/state/adam.h, lion.h, adagrad.h, lamb.h) update a tile in one pass. They share
 // these properties:

@@ -1,10 +1,10 @@
 // The states of a module whose home is the device, as a table of parts that one call updates.
 //
-// Planes lie tile by tile, and figures and trust ratios are of tensors. So a part is what one tile
-// has of one tensor: whole blocks, or less than a block at an end of the tensor (TensorParts in
-// kernels/state/figures.h). Elements of no tensor (padding) are parts as well. A table of parts
-// that are stored and updated alike is made once and lies in device memory, where a kernel finds
-// the part of each of its blocks.
+// Planes are stored tile by tile, but figures and trust ratios belong to tensors. So a part is one
+// tile's share of one tensor: whole blocks, or less than a block at an end of the tensor
+// (TensorParts in kernels/state/figures.h). Elements of no tensor (padding) are parts as well. A
+// table of parts that are stored and updated alike is made once and kept in device memory, where a
+// kernel finds the part of each of its blocks.
 //
 // Plain values. Threads: any.
 #pragma once
