@@ -1,5 +1,4 @@
-// What to do about what was found: the table of docs/numerics.md, for the lines and for
-// RUN/overflow.json.
+// The advice for a finding: the table of docs/numerics.md, for the lines and for RUN/overflow.json.
 //
 // Threads: any.
 #pragma once

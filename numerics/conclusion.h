@@ -1,5 +1,5 @@
-// What a replay concludes from the steps that it computed (docs/numerics.md has the rules): whether
-// it was fp16's range, the data, the weights, or the learning rate.
+// The conclusion of a replay from its steps (docs/numerics.md has the rules): the cause is fp16's
+// range, the data, the weights, or the learning rate.
 //
 // A value without I/O. Threads: any.
 #pragma once

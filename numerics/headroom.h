@@ -1,4 +1,4 @@
-// D2: activations that come near the end of fp16, or that have been rising towards it.
+// D2: activations close to the end of fp16, or rising towards it.
 //
 // In a bf16 run it reports once that the model would not fit fp16; in an fp32 run, nothing.
 // Threads: one.

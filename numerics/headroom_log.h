@@ -1,4 +1,4 @@
-// Decides which steps' largest magnitudes go into RUN/headroom.jsonl, and makes and reads its lines
+// Decides which steps' max magnitudes go into RUN/headroom.jsonl, and makes and reads its lines
 // (docs/numerics.md).
 //
 // Threads: one.

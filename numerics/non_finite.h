@@ -1,9 +1,9 @@
-// D1 and D4: names the first value of a step that is not finite, and ends a run whose forward is
-// not finite twice in a row.
+// D1 and D4: names the first non-finite value of a step, and ends a run with two non-finite
+// forwards in a row.
 //
 // A dynamic loss scale that overflows a few times in a row, or right after it was doubled, is not
-// reported: that is how it finds its value. If the streak itself is reported (D3), that line names
-// the tensor. Threads: one.
+// reported, because that is how it finds its value. If the streak itself is reported (D3), that
+// line names the tensor. Threads: one.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,4 @@
-// What a replay keeps of the steps that it computes, to conclude from
-// (numerics/conclusion.h).
+// The data that a replay keeps of its steps for the conclusion (numerics/conclusion.h).
 //
 // A step keeps only the most informative tensors, so that many steps of a large model fit in
 // memory. Threads: one.

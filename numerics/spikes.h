@@ -1,6 +1,6 @@
-// D5 and D6: a loss or a norm of the gradient that jumps out of its last values.
+// D5 and D6: a loss or gradient norm that stands out from its last values.
 //
-// Values that are not finite are no spikes: they have a detector of their own. Threads: one.
+// Non-finite values are not spikes: they have their own detector. Threads: one.
 #pragma once
 
 #include <optional>

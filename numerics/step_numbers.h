@@ -1,8 +1,7 @@
-// The figures of one step, from which the detectors judge. Plain values; how they are measured is
-// not the detectors' matter.
+// The figures of one step, the input of the detectors. Plain values; how they are measured is not
+// the detectors' matter.
 //
-// A figure that is unknown is nothing (std::optional) or an empty list; one that is not finite is
-// infinite or NaN. Threads: any.
+// An unknown figure is nullopt or an empty list; a non-finite one is infinite or NaN. Threads: any.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// D3: foresees the end of a run whose steps are skipped one after the other.
+// D3: predicts the end of a run whose steps are skipped one after the other.
 //
 // A dynamic loss scale skips steps in a row whenever it falls to a suitable value. Such a streak is
 // reported only when it is about to end the run. Threads: one.

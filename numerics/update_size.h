@@ -1,7 +1,7 @@
 // D7: updates that are too large for the weights, and weights that grow.
 //
-// A tensor whose weights are all zero before its first update, as a bias's are, counts as one of
-// rms kLeastWeightRms. Threads: one.
+// A tensor whose weights are all zero before its first update, such as a bias, counts as having rms
+// kLeastWeightRms. Threads: one.
 #pragma once
 
 #include <deque>
