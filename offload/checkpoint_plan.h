@@ -1,6 +1,6 @@
-// Plans where activation checkpoints lie during a step, and what is copied when. A plain value,
-// computed from the order in which a step writes and reads them; offload/checkpoint_store.h carries
-// it out.
+// Plans the places of activation checkpoints during a step, and when each is copied. A plain value,
+// computed from the order in which a step writes and reads them; offload/checkpoint_store.h
+// executes it.
 //
 // A checkpoint that stays on the device from its writing to its last reading is never copied. Every
 // other checkpoint is copied to the host once it is written, and back as soon as a slot is free for

@@ -1,6 +1,6 @@
 // The bytes of a commit record (docs/state_format.md): the state of training when it was committed.
 //
-// Pure encoding and decoding: no file is touched here. Decoding trusts nothing.
+// Pure encoding and decoding, without files. Decoding validates everything.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // A file of a copy while it is written: under its UnfinishedCopy name, and locked. Without Finish
-// nothing is left of it.
+// it is removed.
 //
 // Threads: one at a time.
 #pragma once

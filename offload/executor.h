@@ -1,4 +1,4 @@
-// Carries out the schedule on the device: copies each module's weights into its slot in time.
+// Executes the schedule on the device: copies each module's weights into its slot in time.
 //
 // The host runs ahead of the device: Acquire waits until a module's weights are in host memory and
 // the copy is enqueued, never until it is done; the compute stream waits for the copy through an

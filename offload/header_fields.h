@@ -1,5 +1,5 @@
-// The fields of a state file's header (docs/state_format.md): where each begins, of what type it
-// is, and what messages call it. Encoding, decoding and messages use this one table.
+// The fields of a state file's header (docs/state_format.md): the offset, type and name in messages
+// of each. Encoding, decoding and messages use this one table.
 #pragma once
 
 #include <array>
