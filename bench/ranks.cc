@@ -1,8 +1,8 @@
-// How far is a step of several ranks from what its slowest resource needs?
+// How far is a step of several ranks from the time of its slowest resource?
 //
 //   ranks_bench [--ranks 2,4] [options]
 //   ranks_bench --world 8,64,256,1024 [options]
-// Ranks are threads of this process. Their kernels wait instead of computing, so that cores do not
+// Ranks are threads of this process. Their kernels sleep instead of computing, so that cores do not
 // bound them; their links and drives are simulated. A link of share s passes a step's bytes in 1/s
 // of the time that the step computes, a drive likewise. Layers have two slots on the device, or a
 // slot each, which saves the gathers of backward.

@@ -1,5 +1,5 @@
 // How fast does a whole state move: into a copy, past checksums, into host memory, off a device,
-// into other tiles? Prints GB/s of what the commit names, by the time until all is durable.
+// into other tiles? Prints GB/s of the commit's bytes, up to the time when all is durable.
 //
 //   state_moves make FOLDER [TILES]    makes a state of 1 Mi elements a tile, bf16 (default: 128)
 //   state_moves copy FOLDER            a snapshot by copy: read, verified, written, synchronised

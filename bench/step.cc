@@ -1,4 +1,4 @@
-// How far is a whole step from what its slowest resource needs?
+// How far is a whole step from the time of its slowest resource?
 //
 //   step --real DIR --simulated DIR [options]
 // One run measures, in turn in every round: computing alone and Adam alone (all states in device
