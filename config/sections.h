@@ -27,7 +27,7 @@ inline constexpr char kTrainBatchSize[] = "train_batch_size";
 inline constexpr char kMicroBatchSize[] = "train_micro_batch_size_per_gpu";
 inline constexpr char kAccumulationSteps[] = "gradient_accumulation_steps";
 
-/// The Config under construction, and what only the checks need.
+/// The Config under construction, and values that only the checks need.
 struct ConfigDraft {
   uint64_t world_size = 1;
   Config config;
@@ -35,7 +35,7 @@ struct ConfigDraft {
   std::optional<int64_t> train_batch_size;
   std::optional<int64_t> micro_batch_size;
   std::optional<int64_t> gradient_accumulation_steps;
-  /// Those of these keys that say "auto" and are derived from the others.
+  /// The keys that are "auto" and derived from the others.
   std::vector<std::string> derived_batch_sizes;
 
   int64_t sub_group_size = 1000000000;
@@ -48,7 +48,7 @@ struct ConfigDraft {
   bool cycle_max_lr_given = false;
 };
 
-/// What became of "auto".
+/// The values of "auto".
 struct AutoOutcome {
   std::vector<AutomaticKey> keys;
   std::optional<double> warmup_ratio;  ///< value of --warmup-ratio, if that sets the warm-up
@@ -57,14 +57,13 @@ struct AutoOutcome {
 };
 
 // auto.cc
-/// Gives keys of the document the values that `sources` and the Trainer have for them. What still
-/// says "auto" then takes its default, or is derived. Errors: kInvalidArgument for a flag that
-/// differs from the document, or that nothing takes.
+/// Sets keys of the document to the values of `sources` and the Trainer. Remaining "auto" keys take
+/// their default, or are derived. Errors: kInvalidArgument for a flag that differs from the
+/// document, or that has no effect.
 Result<AutoOutcome> ResolveAuto(JsonDocument& document, const AutoSources& sources);
 
 // misplaced.cc
-/// Moves sections that stand in the wrong place. Errors: kInvalidArgument if one differs from the
-/// one in the right place.
+/// Moves misplaced sections. Errors: kInvalidArgument if one differs from the correctly placed one.
 Status MoveMisplaced(JsonDocument& document, std::vector<std::string>& notices);
 
 // batch.cc
