@@ -1,4 +1,4 @@
-// CUDA's events behind device::Event, made once and used again.
+// CUDA's events behind device::Event, created once and reused.
 //
 // Threads: any; events live as long as they are referenced, their pool as long as an event.
 #pragma once

@@ -1,11 +1,10 @@
 // Measures when a CUDA stream was busy and when it waited for data, by the GPU's clock.
 //
-// Spans are bounded by events on the stream. Nobody waits for them: those that are over are read
-// whenever the stream's feeder asks, and go to the meter and the trace with the time of the host's
-// clock. The two clocks are compared whenever the stream is found idle; a difference between them
-// never moves a span before the moment at which the host enqueued its begin, nor after the moment
-// at which its end was found. Spans that cannot be measured are left out; a device that fails
-// reports that elsewhere.
+// Spans are bounded by events on the stream, without waiting for them: completed ones are read
+// whenever the stream's feeder asks, and go to the meter and the trace with the host's time. The
+// two clocks are compared whenever the stream is idle; their difference never moves a span before
+// the time at which the host enqueued its begin, or after the time at which its end was found.
+// Spans that cannot be measured are left out; a device that fails reports that elsewhere.
 //
 // Threads: the one that feeds the stream.
 #pragma once

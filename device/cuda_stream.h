@@ -4,9 +4,9 @@
 // are still executed when earlier work has ended: no wait hangs, and nothing is released while
 // another stream may use it.
 //
-// Calls run on a thread of this process: CUDA's callbacks hold up the stream's later work until
-// they have returned, and objects could be destroyed before a callback that a failed device
-// delivers late.
+// Calls run on a thread of this process: CUDA's callbacks block the stream's later work until they
+// have returned, and objects could be destroyed before a callback that a failed device delivers
+// late.
 //
 // Threads: one thread at a time feeds the stream.
 #pragma once
