@@ -4,8 +4,8 @@
 // gradients of queries; of keys in the gradients of keys and values. Each warp has 16 or 32 of
 // them, for the whole size of a head (padded with zeros to kHead). The block goes through tiles of
 // the other side in order, and the next tile is copied to shared memory while it computes with this
-// one. A warp leaves out tiles of which it sees nothing, and hides keys in those alone of which it
-// sees a part. Scores exist for one tile at a time, in registers; exponentials are to the base 2.
+// one. A warp skips tiles that are fully masked for it, and masks keys only in those that are
+// partly masked. Scores exist for one tile at a time, in registers; exponentials are to the base 2.
 // Rows of the tiles beyond the sequence are zeros. Sums go in an order that depends on shapes
 // alone.
 #include "kernels/model/cuda_fused_attention.h"

@@ -1,4 +1,4 @@
-// One block of threads to a row, which is read again from the cache for each pass over it.
+// One block of threads for each row, which every pass reads again from the cache.
 #include "kernels/model/cuda_norm.h"
 
 #include <limits>

@@ -1,5 +1,5 @@
-// cuBLASLt's matrices are column-major: it is asked for cᵀ = bᵀ aᵀ, in which every matrix lies as
-// it does here.
+// cuBLASLt's matrices are column-major: it computes cᵀ = bᵀ aᵀ, in which every matrix has the
+// layout used here.
 #include "kernels/model/cuda_product.h"
 
 #include <cuda_runtime_api.h>

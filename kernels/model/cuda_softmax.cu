@@ -1,4 +1,4 @@
-// One block of threads to a row.
+// One block of threads for each row.
 #include "kernels/model/cuda_softmax.h"
 
 #include <cfloat>
