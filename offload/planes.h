@@ -1,9 +1,9 @@
-// The planes of a tile: which states are kept of its elements, how each is stored, and where in the
-// tile's memory each lies. Plain values.
+// The planes of a tile: the states of its elements, how each is stored, and its place in the tile's
+// memory. Plain values.
 //
 // A plane holds one state of all the tile's elements, one block after the other. The model computes
-// with the plane of the weight, which is a part of its own in memory and on the drive. The other
-// planes lie one after the other in the tile's record.
+// with the plane of the weight, which is a separate part in memory and on the drive. The other
+// planes are stored one after the other in the tile's record.
 #pragma once
 
 #include <array>

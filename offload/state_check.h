@@ -1,4 +1,4 @@
-// Reads everything that a commit names, and verifies every checksum, at the speed of the drives.
+// Reads everything that a commit names, and verifies every checksum, at drive speed.
 //
 // Several tiles are in flight at once, through an I/O engine for each path, and are hashed by as
 // many threads. Damage does not end the check: every damaged part is found and named.

@@ -1,4 +1,4 @@
-// Copies the commit of a state into files of their own: those of all ranks.
+// Copies the commit of a state into new files, for all ranks.
 //
 // If the file system has reflinks, a copy is a clone, which shares its blocks with the original;
 // the other slots become holes, and the parts that the commit names are read and verified.

@@ -1,13 +1,13 @@
-// The state on the drives. Knows where tiles live, and which of their versions survive a crash.
+// The state on the drives. Knows the places of tiles, and which of their versions survive a crash.
 //
 // There is one file for each path (offload::StatePath), and only this class knows which tile is on
 // which path. Owns the table of places: for each tile the slot that the newest durable commit
 // names. Format and order of writes: docs/state_format.md.
 //
 // Threads: Submit, Cancel, Where, WriteSlot and the getters of constants from any thread; all other
-// functions one at a time, and but for CheckCommit while no write is in flight (offload::TileStore
-// drains first). After a failed commit, or one that was taken back, every call
-// returns that failure.
+// functions one at a time and, except CheckCommit, while no write is in flight (offload::TileStore
+// drains first). After a failed commit, or one that was taken back, every call returns that
+// failure.
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,6 @@
 // The bytes of a state file's head: header, layout and descriptors (docs/state_format.md).
 //
-// Pure encoding and decoding: no file is touched here. Decoding trusts nothing: an invalid field is
+// Pure encoding and decoding, without files. Decoding validates everything: an invalid field is
 // kCorruption, naming the field; a file that was never finished is kNotFound.
 #pragma once
 

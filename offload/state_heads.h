@@ -1,5 +1,5 @@
-// Finds the head of a state file that was opened for reading: the first one, or the second one
-// where the first cannot be read or does not hold (docs/state_format.md, "Second head").
+// Finds the head of a state file that was opened for reading: the first one, or the second one if
+// the first cannot be read or is invalid (docs/state_format.md, "Second head").
 //
 // Plain buffered reads. Threads: any, with one file each.
 #pragma once

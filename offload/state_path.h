@@ -1,7 +1,7 @@
 // One path of a state: its file, and the I/O engine that serves it.
 //
 // Owns the open, locked, preallocated file. The destructor removes a file that the object created,
-// unless Keep was called or its path names something else by then. offload::StateFile decides which
+// unless Keep was called or its path then names another file. offload::StateFile decides which
 // bytes belong where.
 //
 // Threads: Submit, Cancel and geometry from any thread, the others from one thread at a time.

@@ -1,4 +1,4 @@
-// Reads a state from outside a training run: a commit and its tiles, verified. Of a state of
+// Reads a state from outside a training run: a commit and its tiles, verified. For a state of
 // several ranks it reads the files of one; offload::WholeState reads those of all.
 //
 // Uses plain buffered reads, without an engine or alignment. Holds a lock on every file while it

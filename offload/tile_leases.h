@@ -1,9 +1,8 @@
-// What the tile store gives out: weights that are pinned, tiles to update, and weights to compare
-// with their checksums. The first two are leases that give themselves back, and must not outlive
-// the store.
+// What the tile store hands out: pinned weights, tiles to update, and weights to compare with their
+// checksums. The first two are leases that release themselves, and must not outlive the store.
 //
-// Threads: a lease is used by one thread at a time, and may end on another one than it began on;
-// not while the store's mutex is held.
+// Threads: a lease is used by one thread at a time, and may end on another thread; not while the
+// store's mutex is held.
 #pragma once
 
 #include <cstddef>

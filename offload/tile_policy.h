@@ -1,9 +1,9 @@
 // Decides what the tile store does: which tile is read, which copy is evicted for it, which update
-// is given out next, and who is woken.
+// comes next, and which waits are woken.
 //
 // Pure: it has no threads, clock, memory or I/O, so that tests and `sim/` run it in virtual time.
-// The owner tells it what happened, by the calls below, carries out what TakeActions returns, in
-// that order, and wakes whom TakeWakes names. The policy counts blocks; the owner has them.
+// The owner reports events by the calls below, executes what TakeActions returns, in that order,
+// and wakes what TakeWakes names. The policy counts blocks; the owner has them.
 //
 // What it decides:
 //   - Weights for the device are read in the order of the schedule, as far ahead as blocks allow.

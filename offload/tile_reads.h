@@ -1,7 +1,7 @@
 // Reads tiles of a commit past the page cache: each part is one request to an I/O engine, which has
 // its blocks in flight at once.
 //
-// Threads: any; each reads into memory of its own.
+// Threads: any; each reads into its own memory.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
 // The host side of offloading: brings tiles from the drive into host memory and back, in time.
 //
-// Tiles live on the drive or, as many as there is room for, in host memory. The store alone knows
+// Tiles live on the drive or, as many as there is room for, in host memory. Only the store knows
 // where each version of each tile is: in its home in host memory, in a block that caches it, on the
-// drive (which slot), or on its way. offload/tile_policy.h decides what is read when, and what is
+// drive (in which slot), or in flight. offload/tile_policy.h decides what is read when, and what is
 // evicted; the store has the blocks, the I/O and the lock. It serves two users at once:
 //   - the thread that feeds the device pins weights in the order of the schedule; the weights that
 //     the schedule names next are read ahead as far as blocks allow;

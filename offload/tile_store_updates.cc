@@ -1,4 +1,4 @@
-// The update side of TileStore: giving tiles out for their update and taking them back.
+// The update side of TileStore: hands out tiles for their update and takes them back.
 #include "base/check.h"
 #include "offload/tile_store.h"
 

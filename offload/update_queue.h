@@ -1,10 +1,10 @@
 // Keeps which tiles are to be updated, and in which order.
 //
 // A tile's update is *begun* when its gradient is final, *loaded* when the states it works on are
-// in host memory or on their way there, and *ready* when they have arrived. Loading goes by need:
-// of the tiles whose update is begun, the one whose weight is needed soonest comes first. Only when
-// all of these are loaded does loading run ahead, in the order in which updates will begin. So
-// tiles that are loaded ahead never take the room of tiles for which others wait.
+// in host memory or on their way there, and *ready* when they have arrived. Loading is ordered by
+// need: of the tiles whose update is begun, the one whose weight is needed soonest comes first.
+// Only when all of these are loaded does loading run ahead, in the order in which updates will
+// begin. So tiles that are loaded ahead never take room from tiles that are waited for.
 //
 // A rule may need two passes over all tiles: a first one that only reads, and the update. Each pass
 // is begun, loaded and taken as an update is, and a tile is loaded for the second as it is for the
