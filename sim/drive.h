@@ -1,5 +1,5 @@
 // A drive with one pipe for reads and one for writes, or one for both, that passes blocks one after
-// the other: what aio's simulated engine does, in virtual time.
+// the other: aio's simulated engine in virtual time.
 //
 // Requests are cut into blocks. The drive has as many blocks as the queue is deep, in the order in
 // which they arrived; which of those that wait gets a place is decided as in aio::Priority.

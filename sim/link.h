@@ -1,4 +1,4 @@
-// What the ranks of a training move over a rank's link, and how long that takes.
+// The traffic of a rank's link in a training, and its time.
 //
 // The model is comm/communicator.h's LinkSpeed: a rank sends to the others and receives from them
 // at the same time, one operation after the other. All ranks begin an operation together, because
