@@ -94,8 +94,8 @@ struct EngineStats {
   uint64_t syncs = 0;          ///< successful ones; not counted as blocks
   uint64_t retries = 0;        ///< blocks submitted again after EINTR or EAGAIN
   uint64_t continuations = 0;  ///< blocks submitted again after a short transfer
-  uint64_t errors = 0;         ///< requests that failed
-  int max_in_flight = 0;       ///< the most blocks that were ever in flight
+  uint64_t errors = 0;         ///< failed requests
+  int max_in_flight = 0;       ///< max number of blocks in flight
 };
 
 class Engine {
@@ -155,9 +155,9 @@ struct Fault {
     kShort,
     kDelay,
     kLost,  ///< nothing of the block is written
-    kFlip,  ///< one bit of a unit is written wrong
-    kOld,   ///< a unit of the block keeps what it held
-    kAway,  ///< a unit of the block is written over the unit after it, and keeps what it held
+    kFlip,  ///< one bit of a unit is flipped
+    kOld,   ///< a unit of the block keeps its old content
+    kAway,  ///< a unit of the block is written over the next one, and keeps its old content
     kBad    ///< later reads of a unit fail with EIO, until it is written again
   } kind = Kind::kError;
   std::optional<Operation> operation;  ///< none: any; damage: a write

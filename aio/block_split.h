@@ -13,7 +13,7 @@ struct BlockPlan {
   Bytes size;          ///< the request's size
   Bytes direct_begin;  ///< begin of the bytes that go to the drive directly;
   Bytes direct_end;    ///< their end; the rest goes through the page cache
-  Bytes direct_block;  ///< the most that a block holds, a multiple of the file's alignment
+  Bytes direct_block;  ///< max bytes of a block, a multiple of the file's alignment
   Bytes buffered_block;
 };
 

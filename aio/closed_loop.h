@@ -70,7 +70,7 @@ class ClosedLoop {
     int queue_depth = 1;
     Direction direction = Direction::kRead;
     LoopLimit limit;
-    StopRequested stop = [] { return false; };  ///< ends the loop as the limit does
+    StopRequested stop = [] { return false; };  ///< ends the loop like the limit
   };
   struct Outcome {
     Bytes moved;

@@ -72,8 +72,8 @@ class IoLoop {
   RequestQueue queue_;
   std::vector<Block> blocks_;    ///< indexed by slot
   std::vector<uint32_t> free_;   ///< slots without a block
-  std::deque<uint32_t> resend_;  ///< slots whose block goes to the drive again
-  std::vector<uint32_t> held_;   ///< slots whose block will, after another one or a moment
+  std::deque<uint32_t> resend_;  ///< slots whose block is sent to the drive again
+  std::vector<uint32_t> held_;   ///< slots whose block is sent again after another one, or later
   size_t in_flight_ = 0;         ///< blocks in the drive
   EngineStats stats_;
 };

@@ -83,7 +83,7 @@ class RequestEngine final : public Engine {
   std::vector<Pending> submitted_ GUARDED_BY(mutex_);
   std::vector<Command> commands_ GUARDED_BY(mutex_);
   Unfinished unfinished_ GUARDED_BY(mutex_);
-  uint64_t drain_end_ GUARDED_BY(mutex_) = UINT64_MAX;  ///< the least that a Drain waits for
+  uint64_t drain_end_ GUARDED_BY(mutex_) = UINT64_MAX;  ///< min that a Drain waits for
   bool memory_registered_ GUARDED_BY(mutex_) = false;
   bool wake_on_submit_ GUARDED_BY(mutex_) = false;
   bool stopping_ GUARDED_BY(mutex_) = false;

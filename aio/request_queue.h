@@ -26,7 +26,7 @@ struct PendingRequest {
   Status outcome;            ///< the first failure
   BlockPlan plan;            ///< set by Push
   Bytes cut;                 ///< bytes that were handed out as blocks
-  uint32_t open_blocks = 0;  ///< blocks that were handed out and are not finished
+  uint32_t open_blocks = 0;  ///< blocks that were handed out and have not finished
 };
 
 /// A part of a request, and how far it is.
@@ -66,7 +66,7 @@ class RequestQueue {
 
   const Bytes block_size_;
   const int write_back_places_;  ///< places that state reads leave to waiting write-backs
-  int write_backs_out_ = 0;      ///< blocks that were cut and not given back
+  int write_backs_out_ = 0;      ///< blocks that were cut and not returned
   std::array<std::deque<std::shared_ptr<PendingRequest>>, kPriorityCount> classes_;
   /// Blocks of higher classes that were cut while the class waited.
   std::array<int, kPriorityCount> passed_over_{};
