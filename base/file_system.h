@@ -15,7 +15,7 @@ namespace penstock {
 enum class Medium {
   kDrive,    ///< or unknown
   kMemory,   ///< tmpfs, ramfs, or a block device in memory
-  kNetwork,  ///< of a server, or of a program (FUSE), which may use one
+  kNetwork,  ///< on a server, or by a program (FUSE), which may use one
 };
 
 struct FileSystem {

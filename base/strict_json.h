@@ -30,7 +30,7 @@ struct JsonFault {
   std::string parser = {};
   std::string key = {};   ///< kDuplicateKey: the key
   std::string path = {};  ///< kDuplicateKey: its path, as in JsonLines
-  size_t first_line = 0;  ///< kDuplicateKey: the line where the key stands first
+  size_t first_line = 0;  ///< kDuplicateKey: the first line of the key
 };
 
 /// The line of each key, by path: "a.b" for the key b of the object at a, "a.[].b" for the key b of
