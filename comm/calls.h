@@ -41,7 +41,7 @@ class Calls {
   int wakes() const { return wakes_.get(); }
   struct Taken {
     std::vector<Message> messages;  ///< in the order in which they were handed over
-    bool leaves = false;            ///< the job is being left; nothing comes after these
+    bool leaves = false;            ///< the rank leaves the job; nothing follows these
   };
   Taken Take() EXCLUDES(mutex_);
   /// Hands a reply to its caller. Returns false if no call waits for it.

@@ -56,8 +56,8 @@ class Meeting {
   Mutex mutex_;
   CondVar changed_;
   Exchanges present_ GUARDED_BY(mutex_);
-  uint64_t begun_ GUARDED_BY(mutex_) = 0;     ///< exchanges at which all ranks have been
-  size_t arrived_ GUARDED_BY(mutex_) = 0;     ///< ranks at the one that comes next
+  uint64_t begun_ GUARDED_BY(mutex_) = 0;     ///< exchanges that all ranks have joined
+  size_t arrived_ GUARDED_BY(mutex_) = 0;     ///< ranks that have joined the next one
   size_t copying_ GUARDED_BY(mutex_) = 0;     ///< ranks that have not copied in the newest one
   Clock::time_point due_ GUARDED_BY(mutex_);  ///< time when the link has finished it
   std::optional<Failure> failure_ GUARDED_BY(mutex_);

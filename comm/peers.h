@@ -38,7 +38,7 @@ class Connection {
   void Flush();
   struct Received {
     size_t bytes;  ///< new bytes in arrived()
-    bool open;     ///< false: nothing will come any more
+    bool open;     ///< false: nothing more will arrive
   };
   /// Takes what is there, up to a bound that keeps one peer from holding up the others.
   Received Receive();

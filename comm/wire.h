@@ -48,7 +48,7 @@ enum class MessageType : uint32_t {
   kGather,  ///< text
   kVote,    ///< a is the step, b the session
   kFinish,
-  kReply,  ///< from rank 0: text is a value; b is which of several replies
+  kReply,  ///< from rank 0: text is a value; b numbers several replies
   // Messages without a reply.
   kHeartbeat,  ///< text: the progress of the sender
   kFail,       ///< to rank 0: a and text are an error of the sender
