@@ -41,7 +41,7 @@ struct AutoSources {
 /// A key that got its value so.
 struct AutomaticKey {
   std::string path;
-  bool given = true;  ///< it says "auto"; false: it is not there
+  bool given = true;  ///< it is "auto"; false: it is missing
   std::string value;  ///< JSON
   std::string source;
   bool operator==(const AutomaticKey&) const = default;

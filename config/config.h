@@ -77,7 +77,7 @@ struct SchedulerConfig {
   /// --warmup-ratio says.
   bool total_is_last_step = false;
   std::optional<double> warmup_ratio;
-  bool ratio_for_auto = false;  ///< warmup_num_steps says "auto"; else it is not there
+  bool ratio_for_auto = false;  ///< warmup_num_steps is "auto"; else it is missing
   double warmup_min_ratio = 0;
   double cos_min_ratio = 1e-4;
   OneCycle one_cycle;
@@ -97,9 +97,9 @@ enum class GradientOrder {
 
 /// Who computes attention in 16 bits on a CUDA device.
 enum class AttentionChoice {
-  kAuto,   ///< kOwn, until cuDNN's was compared with it on a GPU
+  kAuto,   ///< kOwn, until it is compared with cuDNN's on a GPU
   kOwn,    ///< kernels of penstock
-  kCudnn,  ///< cuDNN; an error where it is not there
+  kCudnn,  ///< cuDNN; an error if it is missing
 };
 
 /// The loss scale of fp16 (zero/loss_scale.h).
@@ -128,7 +128,7 @@ enum class VerifyCommits : uint8_t { kOff, kOn, kAuto };
 /// Megatron's rule (train/sizing/batch_rampup.h).
 struct RampupConfig {
   uint64_t start = 0;      ///< the first batch
-  uint64_t increment = 0;  ///< divides what is missing from `start` to train_batch_size
+  uint64_t increment = 0;  ///< divides train_batch_size minus `start`
   uint64_t samples = 0;    ///< rows after which the batch is train_batch_size
 };
 
@@ -164,7 +164,7 @@ struct Config {
   int zero_stage = 0;
   Tier parameter_home = Tier::kDevice;  ///< offload_param.device: none, cpu, nvme
   Tier optimizer_home = Tier::kDevice;  ///< offload_optimizer.device
-  std::vector<std::string> nvme_paths;  ///< one or more if a home is kNvme, else none
+  std::vector<std::string> nvme_paths;  ///< at least one if a home is kNvme, else none
   uint64_t tile_elements = 1048576;     ///< min(penstock.tile_elements, sub_group_size)
 
   std::optional<Bytes> device_memory;
@@ -194,7 +194,7 @@ struct Config {
   std::optional<CsvMonitor> csv_monitor;  ///< set if it is enabled
 
   std::vector<SupersededKey> superseded;  ///< keys that were checked and have no effect
-  std::vector<AutomaticKey> automatic;    ///< keys that said "auto", and flags for others
+  std::vector<AutomaticKey> automatic;    ///< "auto" keys, and flags for others
   std::vector<std::string> notices;       ///< other lines for the user
 };
 

@@ -52,8 +52,8 @@ struct ConfigDraft {
 struct AutoOutcome {
   std::vector<AutomaticKey> keys;
   std::optional<double> warmup_ratio;  ///< value of --warmup-ratio, if that sets the warm-up
-  bool ratio_for_auto = false;         ///< the key says "auto"; else it is not there
-  bool precision_is_trainers = false;  ///< fp16.enabled or bf16.enabled said "auto" without a flag
+  bool ratio_for_auto = false;         ///< the key is "auto"; else it is missing
+  bool precision_is_trainers = false;  ///< fp16.enabled or bf16.enabled is "auto" without a flag
 };
 
 // auto.cc
