@@ -194,7 +194,7 @@ class HostBuffer {
       : memory_(std::move(memory)), registration_(std::move(registration)) {}
 
   Mapping memory_;
-  HostRegistration registration_;  ///< goes first
+  HostRegistration registration_;  ///< is destroyed first
 };
 
 /// Allocations are rounded up to this; a plan that sums rounded sizes is exact.
