@@ -47,7 +47,7 @@ class Attention {
 
   const AttentionCall call_;
   const bool converts_;
-  Bytes copy_size_;                   ///< one fp32 matrix of a head; 0 where nothing is converted
+  Bytes copy_size_;                   ///< one fp32 matrix of a head; 0 if nothing is converted
   std::vector<AttentionHead> heads_;  ///< one for each thread
 };
 

@@ -32,7 +32,7 @@ struct CpuOperatorParts {
   std::map<AttentionCall, Attention> attentions;
   std::map<HeadCall, Head> heads;
   std::set<LayerNormCall> norms;
-  Bytes scratch;  ///< the most that a call needs
+  Bytes scratch;  ///< max over all calls
 };
 
 /// Runs `kernel` on `threads` threads of OpenMP's. oneDNN's "out of memory" comes out as

@@ -37,7 +37,7 @@ struct CudaHeadPlan {
   CudaHeadPlan(const HeadCall& call, bool adds_once);
 
   uint64_t whole;         ///< columns of the first products; none if the vocabulary is small
-  uint64_t rest;          ///< columns behind them, fewer than kLogitColumns
+  uint64_t rest;          ///< columns after them, fewer than kLogitColumns
   uint64_t rows;          ///< rows of a chunk; the last may have fewer
   uint64_t logit_stride;  ///< elements from a row of logits to the next: whole kLogitColumns
   /// The gradient of the input is the sum of two products. In 16 bits they are added up in fp32,
@@ -80,7 +80,7 @@ Bytes CudaScratch(const OperatorCall& call, const OperatorOptions& options);
 struct CudaScratchPlan {
   explicit CudaScratchPlan(const OperatorOptions& options);
 
-  Bytes shared;  ///< behind kCudaWorkspace: what one call at a time needs
+  Bytes shared;  ///< memory of one call at a time, after kCudaWorkspace
   Bytes kept;    ///< behind that: the statistics of each attention by cuDNN, in the calls' order
   Bytes all;
 };

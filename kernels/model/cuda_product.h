@@ -60,8 +60,8 @@ struct CudaProductSpec {
   uint64_t n = 0;
   uint64_t k = 0;
   uint64_t batch = 1;
-  CudaOperand a;  ///< [m, k]; stored [k, m] where it is transposed
-  CudaOperand b;  ///< [k, n]; stored [n, k] where it is transposed
+  CudaOperand a;  ///< [m, k]; stored [k, m] if transposed
+  CudaOperand b;  ///< [k, n]; stored [n, k] if transposed
   CudaOperand c;  ///< [m, n]
   /// A bias is of c's dtype, and its unit is that of b. `pre` lies like c.
   CudaEpilogue epilogue = CudaEpilogue::kNone;
@@ -82,7 +82,7 @@ class CudaProduct {
     const std::byte* b;
     std::byte* c;
     const std::byte* bias = nullptr;    ///< [n]; given exactly where the epilogue has it
-    const std::byte* addend = nullptr;  ///< like c; may be c where that is fp32
+    const std::byte* addend = nullptr;  ///< like c; may be c if that is fp32
     std::byte* pre_out = nullptr;       ///< given exactly with kBiasGelu
     const std::byte* pre = nullptr;     ///< given exactly with kGeluGradient
   };

@@ -33,14 +33,14 @@ struct CudnnAttentionSpec {
 
 /// Addresses of the first sequence's first head, at multiples of 16 bytes.
 struct CudnnAttentionData {
-  const std::byte* qkv = nullptr;    ///< its queries; keys are `width` elements behind them
+  const std::byte* qkv = nullptr;    ///< its queries; keys are `width` elements after them
   std::byte* out = nullptr;          ///< written by forward, read by backward
-  const std::byte* d_out = nullptr;  ///< lies like out; backward alone
+  const std::byte* d_out = nullptr;  ///< layout of out; only in backward
   /// [batch, heads, sequence]: logarithms of the sums of exponentials. Written by forward, read by
   /// backward.
   float* statistics = nullptr;
-  std::byte* d_qkv = nullptr;      ///< lies like qkv; written by backward alone
-  std::byte* workspace = nullptr;  ///< as large as the graph says; overwritten
+  std::byte* d_qkv = nullptr;      ///< layout of qkv; only written by backward
+  std::byte* workspace = nullptr;  ///< size given by the graph; overwritten
 };
 
 class CudnnAttentionGraph {

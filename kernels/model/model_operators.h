@@ -33,7 +33,7 @@
 namespace penstock::kernels {
 
 struct OperatorOptions {
-  OperatorCalls calls;  ///< all calls that will be made; naming one twice changes nothing
+  OperatorCalls calls;  ///< all calls that will be made; repeats have no effect
   /// See above; 0: weights begin at a multiple of 16 bytes, or of their rows after one.
   uint64_t weight_unit = 0;
   /// Whether the head, too, computes what a call adds first, from zero: needed where several

@@ -67,7 +67,7 @@ struct AttentionCall {
 /// Who computes attention in 16 bits on a CUDA device. The bits depend on it.
 enum class AttentionKernel {
   kOwn,    ///< kernels of penstock
-  kCudnn,  ///< cuDNN, which is loaded for it
+  kCudnn,  ///< cuDNN, which is then loaded
 };
 
 /// Logits of `vocabulary` tokens from rows of `width`, their loss and its gradients.

@@ -39,7 +39,7 @@ struct StatePart {
 
 /// A table of parts. Those of tensors come first, and those of no tensor after them.
 struct StateParts {
-  OptimizerTile kind;                ///< a tile of theirs: says encodings and dtypes
+  OptimizerTile kind;                ///< one of their tiles, for encodings and dtypes
   const StatePart* parts = nullptr;  ///< [count], in device memory
   uint64_t count = 0;
   uint64_t blocks = 0;           ///< blocks of all parts
