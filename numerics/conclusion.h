@@ -19,9 +19,9 @@ enum class Cause { kNothing, kFp16Range, kData, kWeights, kLearningRate };
 struct ReplayEvidence {
   DType dtype = DType::kFloat32;          ///< dtype of the run
   uint64_t vocabulary = 0;                ///< 0: unknown
-  uint64_t from = 0;                      ///< the step of the commit with which the replay began
+  uint64_t from = 0;                      ///< step of the commit at which the replay began
   std::vector<ReplayedStep> steps;        ///< the run's steps, in order
-  std::vector<ReplayedStep> before = {};  ///< the last steps up to the commit, of which rows tell
+  std::vector<ReplayedStep> before = {};  ///< the last steps up to the commit, from rows
   std::vector<Report> reports;
   std::optional<std::string> stopped = {};  ///< why these steps ended before the last one
   /// The same steps in fp32, of a run in another dtype, if they were computed.

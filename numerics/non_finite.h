@@ -54,7 +54,7 @@ class NonFiniteDetector {
   const RunFacts& facts_;
   StreakRule streak_rule_;            ///< whether D3 names the tensor
   uint64_t forwards_ = 0;             ///< not finite, in a row
-  uint64_t streak_ = 0;               ///< steps that were not finite, in a row
+  uint64_t streak_ = 0;               ///< non-finite steps in a row
   std::optional<Pass> said_ = {};     ///< pass reported in this streak
   std::optional<double> scale_ = {};  ///< scale of the last applied step
 };

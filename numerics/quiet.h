@@ -23,7 +23,7 @@ class Quiet {
   void Forget() { last_.reset(); }
 
  private:
-  std::optional<uint64_t> last_;  ///< the last step in which it was so
+  std::optional<uint64_t> last_;  ///< last step with the finding
 };
 
 }  // namespace penstock::train

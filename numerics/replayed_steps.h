@@ -20,9 +20,8 @@ struct ReplayedUpdate {
   double largest = 0;      ///< rms of a tensor's update over that of its weights before
   std::string largest_of;  ///< name of that tensor
   uint64_t too_large = 0;  ///< tensors whose update is larger than the detectors allow
-  std::optional<std::string> broken =
-      {};                     ///< the first tensor whose weights are not finite, or huge
-  double largest_weight = 0;  ///< magnitude, in that tensor; else in any
+  std::optional<std::string> broken = {};  ///< first tensor with non-finite or huge weights
+  double largest_weight = 0;               ///< magnitude, in that tensor; else in any
 };
 
 struct ReplayedStep {
@@ -33,8 +32,8 @@ struct ReplayedStep {
   double loss_scale = 1;
   bool skipped = false;
   std::vector<uint64_t> rows = {};            ///< known rows of the data
-  std::optional<NonFinitePlace> first = {};   ///< the first value that is not finite, if one is
-  std::optional<ReplayedUpdate> update = {};  ///< none: it was skipped, or is not known
+  std::optional<NonFinitePlace> first = {};   ///< the first non-finite value, if any
+  std::optional<ReplayedUpdate> update = {};  ///< nullopt: skipped or not known
 };
 
 class ReplayedSteps {

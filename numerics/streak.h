@@ -31,7 +31,7 @@ class StreakRule {
  private:
   const bool dynamic_;
   uint64_t skipped_ = 0;
-  uint64_t began_ = 0;  ///< the first step that is known of the streak
+  uint64_t began_ = 0;  ///< first known step of the streak
   bool said_ = false;
 };
 

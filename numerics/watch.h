@@ -88,7 +88,7 @@ class NumericsWatch {
   uint64_t step_ = 0;                  ///< the last one
   uint64_t trouble_began_ = 0;         ///< the first of the skipped steps in a row; 0: none
   bool forward_finite_ = true;         ///< whether the last step's forward was finite
-  std::optional<uint64_t> broken_by_;  ///< the update after which weights are not finite
+  std::optional<uint64_t> broken_by_;  ///< update after which weights are not finite
   std::optional<uint64_t> too_large_;  ///< the last update that was reported as too large
 };
 
