@@ -110,7 +110,7 @@ class Planner {
 
   const std::vector<CheckpointAccess>& accesses_;
   const uint32_t most_slots_;
-  std::vector<Slot> slots_;        ///< those that are full
+  std::vector<Slot> slots_;        ///< full slots
   std::set<Rank> ranks_;           ///< their ranks
   std::vector<uint32_t> slot_of_;  ///< indexed by checkpoint
   std::vector<size_t> written_;    ///< indexed by checkpoint: the access that writes it

@@ -69,7 +69,7 @@ class CheckpointStore {
   std::vector<Slot> slots_;
   size_t next_use_ = 0;
   size_t kernel_begin_ = 0;                   ///< the first use of this kernel
-  std::unique_ptr<device::Stream> copy_out_;  ///< streams end before what their work uses
+  std::unique_ptr<device::Stream> copy_out_;  ///< streams end before members that they use
   std::unique_ptr<device::Stream> copy_in_;
 };
 

@@ -82,11 +82,11 @@ class Executor {
  private:
   struct Slot {
     device::DeviceBuffer buffer;
-    device::Event ready;             ///< the last weights that came into it
-    device::Event last_use;          ///< the last kernel that read it
+    device::Event ready;             ///< recorded after the last copy into it
+    device::Event last_use;          ///< recorded after the last kernel that read it
     int held = 0;                    ///< acquires without their release
     bool shared = true;              ///< used by modules without their own slot
-    std::optional<ModuleId> module;  ///< whose weights were copied into it last
+    std::optional<ModuleId> module;  ///< module whose weights were last copied into it
     bool current = false;            ///< whether it is of this step, in which weights do not change
     uint64_t acquired_at = 0;        ///< the number of the last use
   };
@@ -127,7 +127,7 @@ class Executor {
   uint64_t evictions_ = 0;
   std::array<device::Event, 2> last_copies_;  ///< copies of the last two modules
   size_t next_copy_ = 0;
-  std::unique_ptr<device::Stream> copy_in_;  ///< last member: stops before what its work uses
+  std::unique_ptr<device::Stream> copy_in_;  ///< last: stops before members that it uses
 };
 
 }  // namespace penstock::offload

@@ -29,7 +29,7 @@ struct Schedule {
   std::vector<uint32_t> first_use;  ///< first use of each module
   /// The tiles that are updated, by the first use of their module, then by position.
   std::vector<TileId> update_order;
-  std::vector<TileId> load_order;  ///< the same in the order in which their updates begin
+  std::vector<TileId> load_order;  ///< the same, in the order in which their updates begin
   /// For each module: when the host's copy is needed for its update, counted from the start of a
   /// step.
   std::vector<uint64_t> update_at;

@@ -54,7 +54,7 @@ struct PartRequest {
   aio::Priority priority = aio::Priority::kParameterRead;
   uint64_t version = 0;     ///< version of the tile, for traces
   Bytes from = {};          ///< begin of `buffer` in the part; it may then be shorter
-  bool past_cache = false;  ///< a read of what the drive holds, whatever the page cache has
+  bool past_cache = false;  ///< reads from the drive, past the page cache
   std::function<void(const Status&)> on_complete;  ///< as in aio::Request
 };
 

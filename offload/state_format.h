@@ -43,7 +43,7 @@ struct StateGeometry {
   Bytes descriptors_bytes;
   FileOffset commit_offset[2];
   Bytes commit_bytes;
-  Bytes commit_json;  ///< the longest JSON text that a commit may have
+  Bytes commit_json;  ///< max bytes of a commit's JSON text
   FileOffset weights_offset[2];
   FileOffset records_offset[2];
   FileOffset frozen_offset;
@@ -91,7 +91,7 @@ struct StateShape {
   /// Whether kStateAlignment unused bytes follow each commit place and each slot, so that a block
   /// that a drive misplaces by one damages no other commit. States from before guards have none.
   bool guards = true;
-  Bytes commit_json = kCommitJsonLimit;  ///< a multiple of 4096; in version 1 as it is
+  Bytes commit_json = kCommitJsonLimit;  ///< a multiple of 4096; in version 1 this value
   uint32_t paths = 1;
   std::vector<uint16_t> path_of_tile;  ///< path of each tile; empty with one path
 };

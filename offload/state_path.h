@@ -105,7 +105,7 @@ class StatePath {
   aio::FileRegistration registration_;
   StateGeometry geometry_;
   Bytes held_bytes_;                 ///< actual size of the file: smaller without a second head
-  std::vector<WrittenBytes> heads_;  ///< those that hold
+  std::vector<WrittenBytes> heads_;  ///< valid heads
   bool keep_ = false;
 };
 

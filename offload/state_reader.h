@@ -53,7 +53,7 @@ class StateReader {
   const StateHeader& header() const { return header_; }  ///< header of path 0
   const StateGeometry& geometry(size_t path) const { return files_[path].geometry; }
   const ShardLayout& layout() const { return header_.layout; }
-  const CommitRecord& commit() const { return commit_; }  ///< the one that is read
+  const CommitRecord& commit() const { return commit_; }  ///< the commit that is read
   /// Returns a line of what is wrong in heads and commit places, or cannot be read: a newer commit
   /// may be lost, a head is read from its copy. Empty: nothing is.
   std::string notice() const;

@@ -55,7 +55,7 @@ struct ReadWeight {
   uint64_t version = 0;
   std::span<const std::byte> weight;
   uint64_t seed = 0;      ///< TileSeed of `version`
-  uint64_t expected = 0;  ///< the WeightChecksum that it has to have
+  uint64_t expected = 0;  ///< the expected WeightChecksum
 };
 
 /// The right to update a tile. If it ends before the update is finished, the store gives the tile

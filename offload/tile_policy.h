@@ -44,17 +44,17 @@ struct TilePolicyOptions {
   std::vector<TileHome> homes;  ///< home of each tile
   size_t weight_blocks = 2;     ///< blocks for weights on the drive
   size_t record_blocks = 1;
-  size_t ahead_limit = 1;  ///< the most weight blocks for updates that have not begun
+  size_t ahead_limit = 1;  ///< max weight blocks for updates that have not begun
   uint64_t passes = 1;     ///< passes of an update: 1 or 2; see offload/update_queue.h
 };
 
 struct TileAction {
   enum class Kind : uint8_t {
-    kEvictWeight,          ///< give the weight's block back; what it holds is on the drive as well
+    kEvictWeight,          ///< release the weight's block; its content is also on the drive
     kReadWeight,           ///< read the weight into a free block, for the device
     kReadWeightForUpdate,  ///< the same, for the optimizer
     kReadRecord,           ///< read the record into a free block
-    kEvictRecord,          ///< give the record's block back, which was read and not used
+    kEvictRecord,          ///< release the record's block, which was read but not used
   };
   Kind kind{};
   TileId tile{};
@@ -62,10 +62,10 @@ struct TileAction {
 
 /// Which refused requests can now succeed. Each is named once.
 struct TileWakes {
-  bool device = false;   ///< TryPin, which refused, would not refuse now
-  size_t updates = 0;    ///< TakeUpdate can give so many more tiles
+  bool device = false;   ///< a refused TryPin would now succeed
+  size_t updates = 0;    ///< number of tiles that TakeUpdate can now return
   bool settled = false;  ///< settled() has become true
-  bool filling = false;  ///< TryBeginFill, which refused, may find blocks
+  bool filling = false;  ///< a refused TryBeginFill may now find blocks
 };
 
 class TilePolicy {
@@ -149,7 +149,7 @@ class TilePolicy {
 
   struct NextUse {
     Need need = 0;
-    bool by_update = false;  ///< else by the device
+    bool by_update = false;  ///< otherwise by the device
   };
   enum class Copy : uint8_t { kNone, kReading, kThere };
   struct Tile {
@@ -159,9 +159,9 @@ class TilePolicy {
     bool update_pins = false;       ///< the update is one of `pins`
     bool ahead_pins = false;        ///< and it has not begun
     uint8_t writes = 0;             ///< write-backs under way
-    uint32_t pins = 0;              ///< users that rely on the weight's block staying
+    uint32_t pins = 0;              ///< users that keep the weight's block in place
     bool updated = false;           ///< an update has begun since the weight was last pinned
-    uint64_t next_fetch = 0;        ///< the next time at which the device gets the weight
+    uint64_t next_fetch = 0;        ///< next time at which the weight is copied to the device
     std::optional<Need> by_device;  ///< its key in `by_device_`
     std::optional<Need> by_update;  ///< its key in `by_update_`
     std::optional<Need> wanted;     ///< its key in `wanted_`

@@ -225,7 +225,7 @@ class TileStore {
   StateFile& file_;
 
   mutable Mutex mutex_;
-  CondVar can_pin_;   ///< the weight that PinWeights waits for is there
+  CondVar can_pin_;   ///< the weight for PinWeights has arrived
   CondVar settled_;   ///< every update is finished and written
   CondVar can_fill_;  ///< a block may be free for FillTile
   CondVar idle_;      ///< no request is in flight
