@@ -61,9 +61,9 @@ class Engine {
 
  private:
   struct Slot {
-    std::optional<ModuleId> module;  ///< whose weights it has, in this step
-    Event ready;                     ///< the last weights that came into it
-    Event last_use;                  ///< the last kernel that read it
+    std::optional<ModuleId> module;  ///< module of its weights in this step
+    Event ready;                     ///< recorded after the last copy into it
+    Event last_use;                  ///< recorded after the last kernel that read it
   };
 
   const offload::Schedule& schedule() const { return plan_.schedule; }
@@ -396,7 +396,7 @@ class Engine {
   std::vector<Event> wholes_;  ///< last exchange of each buffer that modules share
   zero::StagingRing<Event> staging_;
   uint64_t exchanges_;                  ///< exchanges of a module's gradient in a step
-  std::map<size_t, Event> own_wholes_;  ///< the same, of modules that have one of their own
+  std::map<size_t, Event> own_wholes_;  ///< the same for modules with their own buffer
   uint64_t turn_ = 0;                   ///< counts the whole gradients of a step
   uint64_t fetched_use_ = 0;            ///< the use whose weights are fetched
   std::function<void()> after_fetch_;
@@ -409,7 +409,7 @@ class Engine {
   uint32_t next_tile_ = 0;
   std::deque<TileId> arrived_;  ///< gradients whose blocks are not summed
   size_t sums_missing_ = 0;
-  bool deciding_ = false;  ///< everything but the norm is there
+  bool deciding_ = false;  ///< everything except the norm is known
   bool first_pass_ = false;
   int free_threads_;
   Seconds step_begin_ = 0;

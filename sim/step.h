@@ -39,8 +39,8 @@ struct Machine {
   Seconds copy_byte = 0;       ///< between host and device: of one core, or of the bus
   Seconds io_byte = 0;         ///< seconds of one core for a byte read or written
   DriveSpeed drive;            ///< speed of each drive
-  size_t drives = 1;  ///< equal ones, to which tiles are dealt out as offload/tile_spread.h says
-  LinkSpeed link;     ///< used with several ranks
+  size_t drives = 1;           ///< equal drives; offload/tile_spread.h distributes tiles to them
+  LinkSpeed link;              ///< used with several ranks
 };
 
 /// A model's step as the engine sees it.
