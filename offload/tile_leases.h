@@ -48,8 +48,8 @@ class [[nodiscard]] PinnedWeights {
   std::vector<std::span<const std::byte>> weights_;
 };
 
-/// A weight that was read for the device, which gets it when its checksum was compared: whoever
-/// takes it hashes the bytes, and ends it with TileStore::FinishRead.
+/// A weight that was read for the device, which gets it when its checksum was compared. The taker
+/// hashes the bytes, and ends it with TileStore::FinishRead.
 struct ReadWeight {
   TileId tile{};
   uint64_t version = 0;
