@@ -221,7 +221,7 @@ Result<std::unique_ptr<Engine>> CreateEngine(const EngineOptions& options, std::
                     options.simulate->shared ? " (shared)" : "", options.simulate->latency_us);
     return MakeEngine(options, EngineKind::kThreads);
   }
-  // Only io_uring polls, so asking for it names the engine.
+  // Only io_uring polls, so requesting polling selects it.
   const bool polls = options.sqpoll || options.iopoll;
   if (options.kind == EngineKind::kAuto && !polls) return MakeFirstAvailable(options, *notice);
   const EngineKind kind = polls ? EngineKind::kUring : options.kind;

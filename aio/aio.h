@@ -2,9 +2,9 @@
 //
 // An Engine takes requests of any size, splits them into blocks of `block_size`, keeps at most
 // `queue_depth` blocks in flight and fills the queue across requests. Every completion is
-// classified (error, short, full, over-long) before anything else looks at the data: transient
-// errors are retried with a bound, short transfers are continued, everything else becomes one Error
-// on the ticket of its request; the engine stays usable for the others.
+// classified (error, short, full, over-long) before the data is used: transient errors are retried
+// with a bound, short transfers are continued, everything else becomes one Error on the ticket of
+// its request; the engine stays usable for the others.
 //
 // Guaranteed: a request completes exactly once; a successful read filled its whole buffer from the
 // file, a successful write was accepted in full by the kernel, and neither touched a byte outside
@@ -81,7 +81,7 @@ struct Request {
   /// a time. Must be short, must not throw and must not wait for the engine (it may Submit).
   std::function<void(const Status&)> on_complete;
   /// What the bytes are, as in "record of tile 7", for messages. Any thread, until the request is
-  /// complete; it must not wait. None: nothing is said of it.
+  /// complete; it must not wait. If empty, messages do not describe the bytes.
   std::function<std::string()> about;
 };
 
@@ -91,11 +91,11 @@ struct EngineStats {
   uint64_t write_bytes = 0;
   uint64_t requests = 0;
   uint64_t blocks = 0;
-  uint64_t syncs = 0;          ///< that succeeded; not among the blocks
+  uint64_t syncs = 0;          ///< successful ones; not counted as blocks
   uint64_t retries = 0;        ///< blocks submitted again after EINTR or EAGAIN
   uint64_t continuations = 0;  ///< blocks submitted again after a short transfer
-  uint64_t errors = 0;         ///< requests that failed
-  int max_in_flight = 0;       ///< the most blocks that were ever in flight
+  uint64_t errors = 0;         ///< failed requests
+  int max_in_flight = 0;       ///< max number of blocks in flight
 };
 
 class Engine {
@@ -149,22 +149,22 @@ inline constexpr Bytes kDamagedUnit = 4_KiB;
 /// One fault, for tests. Positions count the blocks that reach the drive, from 0; a sync is a
 /// block.
 struct Fault {
-  /// From kLost on: damage that a write does, which is reported as done (aio/write_damage.h).
+  /// Kinds from kLost on are damage by a write that is reported as successful (aio/write_damage.h).
   enum class Kind {
     kError,
     kShort,
     kDelay,
     kLost,  ///< nothing of the block is written
-    kFlip,  ///< one bit of a unit is written wrong
-    kOld,   ///< a unit of the block keeps what it held
-    kAway,  ///< a unit of the block is written over the unit after it, and keeps what it held
+    kFlip,  ///< one bit of a unit is flipped
+    kOld,   ///< a unit of the block keeps its old content
+    kAway,  ///< a unit of the block is written over the next one, and keeps its old content
     kBad    ///< later reads of a unit fail with EIO, until it is written again
   } kind = Kind::kError;
   std::optional<Operation> operation;  ///< none: any; damage: a write
   uint64_t first_block = 0;            ///< among the blocks of `operation`
   uint64_t count = 1;
   int error_number = 5;  ///< kError: EIO unless said otherwise
-  /// Only blocks that hold this byte of their file are meant and counted; damage befalls its unit.
+  /// Selects and counts only blocks that hold this byte of their file; damage hits its unit.
   std::optional<FileOffset> at;
   uint64_t unit = 0;  ///< damage without `at`: the number of the unit within the block
 };
@@ -182,7 +182,7 @@ struct FaultPlan {
   /// the writes that were not synced reaches the file, in random order, some torn between two units
   /// of the file's alignment.
   bool lose_unsynced = false;
-  /// With lose_unsynced: the end comes with this block; it and all blocks after it fail with EIO.
+  /// With lose_unsynced, the crash comes at this block; it and all later blocks fail with EIO.
   std::optional<uint64_t> crash_at_block;
   std::optional<uint64_t> crash_at_sync;  ///< the same, counting syncs alone
   /// Told of a unit of a file that a fault of kBad makes unreadable, for tests that have it fail
@@ -204,18 +204,18 @@ struct EngineOptions {
   EngineKind kind = EngineKind::kAuto;
   Bytes block_size = kDefaultBlockSize;  ///< a multiple of kLeastBlockSize, to kMostBlockSize
   int queue_depth = kDefaultQueueDepth;  ///< blocks in flight, 1 to kMostQueueDepth
-  int thread_count = 1;  ///< of the thread engine, each with a block: 1 to kMostThreadCount
+  int thread_count = 1;  ///< threads of the thread engine, each with a block: 1 to kMostThreadCount
   bool sqpoll = false;   ///< io_uring: a kernel thread fetches submissions; calls only to wait
   bool iopoll = false;   ///< io_uring: completions are polled for; the drive needs polled queues
   Registration registered_buffers = Registration::kAuto;
-  std::vector<int> cpus;                   ///< where the engine's threads run; empty: anywhere
+  std::vector<int> cpus;                   ///< CPUs for the engine's threads; empty: any
   bool single_submit = false;              ///< one system call a block instead of one a batch
   bool overlap_events = true;              ///< false: fill the queue, wait for all of it, repeat
   std::optional<SimulatedDrive> simulate;  ///< the engine is a throttled thread engine
   std::optional<FaultPlan> faults;         ///< wraps the engine's drive
-  /// Told in one line when the drive has had a block for `stall_after`, and when it answers again
-  /// (aio/stall_watch.h); on a thread of the engine's, and not after its end. Must not wait for the
-  /// engine. None: nobody looks, and there is no thread for it.
+  /// Called with one line when the drive has had a block for `stall_after`, and when it answers
+  /// again (aio/stall_watch.h); on a thread of the engine, and not after its end. Must not wait for
+  /// the engine. If empty, stalls are not reported, and there is no thread for it.
   std::function<void(const std::string& line)> on_stall;
   std::chrono::nanoseconds stall_after = kStallAfter;
 };

@@ -10,10 +10,10 @@
 namespace penstock::aio {
 
 struct BlockPlan {
-  Bytes size;          ///< of the request
-  Bytes direct_begin;  ///< what lies between these goes to the drive directly,
-  Bytes direct_end;    ///< what lies outside through the page cache
-  Bytes direct_block;  ///< the most that a block holds, a multiple of the file's alignment
+  Bytes size;          ///< the request's size
+  Bytes direct_begin;  ///< begin of the bytes that go to the drive directly;
+  Bytes direct_end;    ///< their end; the rest goes through the page cache
+  Bytes direct_block;  ///< max bytes of a block, a multiple of the file's alignment
   Bytes buffered_block;
 };
 

@@ -1,5 +1,4 @@
-// Carries out one block with one plain system call, or one copy within memory, on the thread that
-// asks for it.
+// Executes one block with one plain system call, or one copy within memory, on the calling thread.
 #pragma once
 
 #include <cstdint>

@@ -2,9 +2,9 @@
 // reached, then waits for the last of them.
 //
 // The completion callback of a block submits the next one into its buffer, so that no other thread
-// has to be woken between two blocks. The blocks go through a part of the file from a position on,
-// in order, over and over. With both directions, reads go through its first half and writes through
-// the second, in turn.
+// is woken between two blocks. The blocks cover a part of the file in order, from a position on,
+// again and again. With both directions, reads go through its first half and writes through the
+// second, in turn.
 //
 // Threads: Run on one; the callbacks come on the engine's.
 #pragma once
@@ -62,20 +62,20 @@ class ClosedLoop {
   struct Options {
     Engine* engine = nullptr;  ///< its own blocks are not smaller, or the depth is of requests only
     const File* file = nullptr;
-    FileOffset begin;              ///< of the part of the file that is used
-    Bytes size;                    ///< of that part: one block at least, two for both directions
-    Bytes position;                ///< where in it to begin
+    FileOffset begin;  ///< begin of the used part of the file
+    Bytes size;        ///< size of that part: at least one block, two for both directions
+    Bytes position;    ///< first position in it
     std::span<std::byte> buffers;  ///< block_size * queue_depth bytes at least
     Bytes block_size;
     int queue_depth = 1;
     Direction direction = Direction::kRead;
     LoopLimit limit;
-    StopRequested stop = [] { return false; };  ///< ends the loop as the limit does
+    StopRequested stop = [] { return false; };  ///< ends the loop like the limit
   };
   struct Outcome {
     Bytes moved;
-    Bytes written;      ///< of these
-    Seconds elapsed{};  ///< from the first submission to the last completion
+    Bytes written;      ///< bytes of these that were written
+    Seconds elapsed{};  ///< time from the first submission to the last completion
     std::vector<double> latencies_us;
   };
 
@@ -98,7 +98,7 @@ class ClosedLoop {
   CondVar idle_;
   BlockWalk reads_ GUARDED_BY(mutex_);
   BlockWalk writes_ GUARDED_BY(mutex_);
-  std::vector<Clock::time_point> submitted_at_ GUARDED_BY(mutex_);  ///< by slot
+  std::vector<Clock::time_point> submitted_at_ GUARDED_BY(mutex_);  ///< indexed by slot
   uint64_t submitted_ GUARDED_BY(mutex_) = 0;                       ///< blocks
   int in_flight_ GUARDED_BY(mutex_) = 0;
   Clock::time_point last_completion_ GUARDED_BY(mutex_);

@@ -13,7 +13,7 @@ namespace penstock::aio {
 enum class Verdict {
   kFull,       ///< everything was transferred
   kShort,      ///< a part was transferred; continue after it
-  kTransient,  ///< nothing was transferred, try again: EINTR, EAGAIN, or a write that took nothing;
+  kTransient,  ///< nothing was transferred, retry: EINTR, EAGAIN, or a write of 0 bytes;
                ///< of a sync EINTR alone
   kEndOfFile,  ///< a read met the end of the file
   kOverLong,   ///< more was reported than asked for

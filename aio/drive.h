@@ -35,8 +35,8 @@ struct BlockOperation {
   std::span<std::byte> data;
   Bytes alignment;  ///< parts of the block are multiples of this; 1 through the page cache
   uint32_t slot = 0;
-  std::span<std::byte> memory;       ///< of the file, if that is in memory (aio::File::InMemory)
-  const Request* request = nullptr;  ///< that it is of, for messages; lives as long as the block
+  std::span<std::byte> memory;       ///< the file's memory, if it has some (aio::File::InMemory)
+  const Request* request = nullptr;  ///< the block's request, for messages; outlives the block
 };
 
 /// The result: the bytes transferred, or a negative errno.
@@ -57,10 +57,10 @@ class Drive {
   /// Makes the running or the next Reap return; of several that run, one. Any thread.
   virtual void Wake() = 0;
 
-  /// As Engine's. Returns a line that says what was registered. Errors: kUnavailable if it cannot
-  /// be.
+  /// Same as Engine's. Returns a line that says what was registered. Errors: kUnavailable if it
+  /// cannot be.
   virtual Result<std::string> RegisterBuffers(std::span<const std::span<std::byte>> memory);
-  /// As Engine's. Errors: kUnavailable if the drive cannot serve the file at all.
+  /// Same as Engine's. Errors: kUnavailable if the drive cannot serve the file at all.
   virtual Status RegisterFile(const File& /*file*/) { return {}; }
   virtual void UnregisterFile(int /*fd*/) {}
 

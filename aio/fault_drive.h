@@ -4,8 +4,8 @@
 // to about half, rounded to the file's alignment (a block of one alignment unit cannot be short and
 // goes through whole). A delayed block is carried out at once, but reported only after
 // kDelayedBehind others or when nothing else is in flight. With `reorder`, results wait in a pool
-// and leave it at random. Damage that a write does is in aio/write_damage.h. What happens to a
-// block depends on the plan, its seed and the block's position alone.
+// and leave it at random. Damage that a write does is in aio/write_damage.h. The fate of a block
+// depends only on the plan, its seed and the block's position.
 //
 // Owns the base drive. Threads: see aio/drive.h.
 #pragma once
@@ -66,9 +66,9 @@ class FaultDrive final : public LayeredDrive {
   const FaultPlan plan_;
   const OnFailedSync on_failed_sync_;
   std::array<uint64_t, kOperationCount> seen_{};  ///< blocks so far, by operation
-  std::vector<uint64_t> seen_at_;                 ///< by listed fault: blocks that hold its `at`
+  std::vector<uint64_t> seen_at_;  ///< indexed by listed fault: blocks that hold its `at`
   WriteDamage damage_;
-  std::vector<bool> delay_slot_;  ///< by slot: its result is to be delayed
+  std::vector<bool> delay_slot_;  ///< indexed by slot: whether its result is to be delayed
   size_t in_base_ = 0;
   uint64_t reported_ = 0;
   uint64_t draws_ = 0;  ///< random numbers used up by `reorder`

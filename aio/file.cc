@@ -21,7 +21,7 @@ namespace penstock::aio {
 namespace {
 
 constexpr Bytes kUsualAlignment = 4_KiB;
-constexpr Bytes kAllocatedUnit = 512_B;  // of st_blocks, whatever the file system's block size
+constexpr Bytes kAllocatedUnit = 512_B;  // unit of st_blocks, whatever the file system's block size
 
 int OpenRetrying(const char* path, int flags, mode_t mode = 0) {
   int fd = -1;
@@ -137,7 +137,7 @@ int FallocateRetrying(int fd, const FileRange& range) {
 Result<std::vector<FileRange>> Unreserved(int fd, Bytes size, Bytes held, Bytes length) {
   const Result<FileExtents> extents = ReadExtents(fd);
   if (!extents.ok() && extents.error().code != ErrorCode::kUnavailable) return extents.error();
-  // Where it does not tell, by the sum.
+  // If it does not report them, the sum decides.
   const bool all = !extents.ok() && held >= size;
   std::vector<FileRange> parts{{FileOffset{}, size}};
   if (extents.ok()) parts = HolesIn(*extents, size);
@@ -224,7 +224,7 @@ Status File::Reserve(Bytes size) {
                   Unreserved(fd(), size, held, Bytes{static_cast<uint64_t>(before.st_size)}));
   Bytes unreserved;
   for (const FileRange& part : parts) unreserved += part.size;
-  // Where the file system does not tell the parts, some of theirs is there.
+  // If the file system does not report the parts, some of them are there.
   const Bytes missing = unreserved == size && held < size ? size - held : unreserved;
   // Asked first, so that a reservation that cannot fit does not fill the drive on its way to
   // failing.
@@ -235,7 +235,7 @@ Status File::Reserve(Bytes size) {
   for (size_t i = 0; i < parts.size() && error_number == 0; ++i) {
     error_number = FallocateRetrying(fd(), parts[i]);
   }
-  // Behind the last hole blocks may lie beyond the end, which has not moved then.
+  // After the last hole there may be blocks beyond the end, which has not moved then.
   struct stat after {};
   if (error_number == 0 && ::fstat(fd(), &after) == 0) {
     const Bytes length{static_cast<uint64_t>(after.st_size)};

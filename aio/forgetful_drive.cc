@@ -176,7 +176,7 @@ void ForgetfulDrive::Forget() {
       const uint64_t fate = draw(3);  // lost, torn or whole
       if (fate == 0) continue;
       if (fate == 1) kept = write.alignment * draw(size / write.alignment + 1);
-      // The end of a drive has nobody to report an error to.
+      // Errors at the end of a drive cannot be reported.
       (void)WriteAll(file.fd.get(), write.offset, std::span(write.data).first(kept.value));
     }
   }

@@ -1,6 +1,6 @@
-// A drive with a cache that forgets, over any other drive: for tests of what a crash leaves.
+// A drive with a cache that loses writes, over any other drive: for tests of crashes.
 //
-// A write is complete as soon as it is submitted, and lies in memory until a sync of its file. The
+// A write is complete as soon as it is submitted, and stays in memory until a sync of its file. The
 // sync writes what had been reported complete before it to the file and then goes to the base
 // drive. Reads of the same drive see every write. A sync that fails keeps a random choice of these
 // writes and loses the others, as the kernel does with pages that it could not write. At the end
@@ -30,7 +30,7 @@ namespace penstock::aio {
 
 class ForgetfulDrive final : public LayeredDrive {
  public:
-  /// Of the plan it uses seed, crash_at_block and crash_at_sync.
+  /// It uses the plan's seed, crash_at_block and crash_at_sync.
   ForgetfulDrive(std::unique_ptr<Drive> base, const FaultPlan& plan, int queue_depth);
   ~ForgetfulDrive() override;
 
@@ -79,7 +79,7 @@ class ForgetfulDrive final : public LayeredDrive {
   uint64_t reported_ = 0;    ///< writes with a lower sequence were reported complete
   bool crashed_ = false;
   std::map<FileId, CachedFile> files_;
-  std::vector<BlockOperation> in_base_;  ///< by slot
+  std::vector<BlockOperation> in_base_;  ///< indexed by slot
   size_t reads_in_base_ = 0;
   bool has_flushed_ = false;  ///< some write is
   std::vector<BlockResult> ready_;

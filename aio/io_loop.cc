@@ -89,7 +89,7 @@ void IoLoop::ReleaseHeld() {
 void IoLoop::SendAgain() {
   for (; !resend_.empty(); resend_.pop_front()) {
     const uint32_t slot = resend_.front();
-    // It was cancelled, or a sibling failed, while it waited: nobody wants its bytes any more.
+    // It was cancelled, or a sibling failed, while it waited: its bytes are no longer needed.
     if (blocks_[slot].request->outcome.ok()) {
       Send(slot);
     } else {

@@ -24,15 +24,15 @@ namespace penstock::aio {
 
 /// How often a block is tried again without any progress before its request fails.
 inline constexpr int kMaxAttempts = 32;
-/// From this attempt on a block waits for another one to end, or for a moment if there is none,
-/// because somebody has to give back what the kernel is short of.
+/// From this attempt on a block waits for another one to end, or for a moment if there is none, so
+/// that the kernel gets back what it is short of.
 inline constexpr int kPatientAttempts = 4;
 
 class IoLoop {
  public:
   using Finish = std::function<void(std::shared_ptr<PendingRequest>)>;
 
-  /// Of `options` it uses block_size, queue_depth and overlap_events.
+  /// It uses block_size, queue_depth and overlap_events of `options`.
   IoLoop(Drive& drive, const EngineOptions& options, Finish finish);
 
   /// Takes a request over. A request whose outcome is a failure already is finished at once.
@@ -70,10 +70,10 @@ class IoLoop {
   const bool overlap_events_;
   const Finish finish_;
   RequestQueue queue_;
-  std::vector<Block> blocks_;    ///< by slot
+  std::vector<Block> blocks_;    ///< indexed by slot
   std::vector<uint32_t> free_;   ///< slots without a block
-  std::deque<uint32_t> resend_;  ///< slots whose block goes to the drive again
-  std::vector<uint32_t> held_;   ///< slots whose block will, after another one or a moment
+  std::deque<uint32_t> resend_;  ///< slots whose block is sent to the drive again
+  std::vector<uint32_t> held_;   ///< slots whose block is sent again after another one, or later
   size_t in_flight_ = 0;         ///< blocks in the drive
   EngineStats stats_;
 };

@@ -1,4 +1,4 @@
-// A drive over another one: does what that does, but for what a subclass does otherwise.
+// A drive over another one: forwards every call that a subclass does not override.
 //
 // Owns the base drive, which outlives the members of the subclass. Threads: see aio/drive.h.
 #pragma once

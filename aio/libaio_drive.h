@@ -45,9 +45,9 @@ class LibaioDrive final : public Drive {
   UniqueFd wake_fd_;
   iocb wake_poll_{};
   bool awaits_wakeups_ = false;
-  std::vector<iocb> blocks_;        ///< by slot
+  std::vector<iocb> blocks_;        ///< indexed by slot
   std::vector<iocb*> pending_;      ///< not taken by the kernel yet
-  std::vector<BlockResult> ready_;  ///< of blocks that the kernel refused
+  std::vector<BlockResult> ready_;  ///< results of blocks that the kernel refused
   std::vector<io_event> events_;    ///< room for everything that can be in flight
   size_t in_kernel_ = 0;            ///< blocks
 };

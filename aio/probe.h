@@ -1,6 +1,6 @@
 // One measurement of a drive: an engine with given options, in one direction.
 //
-// Threads: one at a time. Nothing else of weight may run in the process, because CPU time is
+// Threads: one at a time. No other substantial work may run in the process, because CPU time is
 // measured for all of it.
 #pragma once
 
@@ -18,7 +18,7 @@ namespace penstock::aio {
 
 struct Probe {
   double gbps = 0;          ///< GB/s (10^9), reads and writes together
-  double median_us = 0;     ///< from the submission of a block to its completion
+  double median_us = 0;     ///< time from the submission of a block to its completion
   double p99_us = 0;        ///< nearest rank: the largest of fewer than 100 blocks
   double cpu_s_per_gb = 0;  ///< CPU seconds of the whole process, user and system
 };
@@ -33,7 +33,7 @@ class ProbeRig {
   /// registration is not available.
   static Result<ProbeRig> Create(const EngineOptions& options, ProbeFile* file);
 
-  /// Errors: of the drive; kCancelled if `stop` said so.
+  /// Errors: those of the drive; kCancelled if `stop` returned true.
   Result<Probe> Measure(Direction direction, const LoopLimit& limit, const StopRequested& stop);
 
   /// The line of Engine::RegisterBuffers.
@@ -53,7 +53,7 @@ class ProbeRig {
   int queue_depth_;
   ProbeFile* file_;
   std::unique_ptr<Engine> engine_;
-  FileRegistration registration_;  ///< after the engine: it goes before it
+  FileRegistration registration_;  ///< declared after the engine, so that it ends first
   std::string buffers_line_;
 };
 

@@ -1,4 +1,4 @@
-// The file that a drive is measured with, and the memory that its blocks lie in.
+// The file for measuring a drive, and the memory of its blocks.
 //
 // The file has no name: it is unlinked as soon as it is open, so the kernel frees it with the
 // process, however that ends. The whole file is reserved and then written once: reading blocks that
@@ -31,8 +31,8 @@ class ProbeFile {
   /// `direct`: with O_DIRECT. Errors: of opening it; kOutOfMemory.
   static Result<ProbeFile> Open(const std::string& path, bool direct, Bytes buffer_bytes);
 
-  /// Writes all of it and syncs. Errors: of the drive; kCancelled if `stop` said so; kUnavailable
-  /// if not every block could be started within `time`.
+  /// Writes all of it and syncs. Errors: those of the drive; kCancelled if `stop` returned true;
+  /// kUnavailable if not every block could be started within `time`.
   Status Fill(Engine& engine, Seconds time, const StopRequested& stop);
 
   /// How a loop goes through the file.
@@ -58,7 +58,7 @@ class ProbeFile {
   File file_;
   Bytes size_;
   Mapping buffers_;
-  Bytes position_;  ///< where the next loop begins
+  Bytes position_;  ///< begin of the next loop
   Bytes written_;
 };
 

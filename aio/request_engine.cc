@@ -162,7 +162,7 @@ void RequestEngine::CompleteFinished(const EngineStats& stats) {
     request->ticket.Complete(request->outcome);
     if (request->request.on_complete) {
       request->request.on_complete(request->outcome);
-      // What the callback holds is let go before Drain returns.
+      // The callback's objects are released before Drain returns.
       request->request.on_complete = nullptr;
     }
     request->request.about = nullptr;

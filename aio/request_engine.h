@@ -1,10 +1,9 @@
 // The one engine behind every CreateEngine: I/O threads that serve an IoLoop over a drive.
 //
-// Callers queue requests under mutex_; an I/O thread takes them over. Nothing but I/O threads
-// touches the loop and the drive, one at a time, under serving_: Cancel and the registrations are
-// commands to them, and so completion callbacks never run at the same time. Most drives want one
-// thread; those of the thread engine each carry out blocks, for which they let go of serving_
-// (aio/drive.h).
+// Callers queue requests under mutex_; an I/O thread takes them. Only I/O threads use the loop and
+// the drive, one at a time, under serving_: Cancel and the registrations are commands to them, and
+// so completion callbacks never run at the same time. Most drives want one thread; those of the
+// thread engine each execute blocks, for which they release serving_ (aio/drive.h).
 //
 // Locks: serving_ before mutex_ before the drive's. Any thread may call Engine's functions; from a
 // callback only Submit and stats.
@@ -76,7 +75,7 @@ class RequestEngine final : public Engine {
   Mutex serving_;
   std::vector<Pending> taken_ GUARDED_BY(serving_);
   std::vector<Command> taken_commands_ GUARDED_BY(serving_);
-  std::vector<Pending> finished_ GUARDED_BY(serving_);    ///< to be completed
+  std::vector<Pending> finished_ GUARDED_BY(serving_);    ///< requests to be completed
   std::vector<uint64_t> completed_ GUARDED_BY(serving_);  ///< sequence numbers
 
   mutable Mutex mutex_;
@@ -84,7 +83,7 @@ class RequestEngine final : public Engine {
   std::vector<Pending> submitted_ GUARDED_BY(mutex_);
   std::vector<Command> commands_ GUARDED_BY(mutex_);
   Unfinished unfinished_ GUARDED_BY(mutex_);
-  uint64_t drain_end_ GUARDED_BY(mutex_) = UINT64_MAX;  ///< the least that a Drain waits for
+  uint64_t drain_end_ GUARDED_BY(mutex_) = UINT64_MAX;  ///< min that a Drain waits for
   bool memory_registered_ GUARDED_BY(mutex_) = false;
   bool wake_on_submit_ GUARDED_BY(mutex_) = false;
   bool stopping_ GUARDED_BY(mutex_) = false;

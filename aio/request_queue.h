@@ -1,7 +1,7 @@
 // Holds requests that wait to be cut into blocks, and decides which block goes next.
 //
-// Not thread-safe: it belongs to one IoLoop. It shares the requests with whoever pushed them and
-// with the blocks cut from them.
+// Not thread-safe: it belongs to one IoLoop. It shares the requests with its callers and with the
+// blocks cut from them.
 #pragma once
 
 #include <array>
@@ -22,11 +22,11 @@ namespace penstock::aio {
 struct PendingRequest {
   Request request;
   Ticket::State ticket;
-  uint64_t sequence = 0;     ///< in the order of Submit
+  uint64_t sequence = 0;     ///< number in the order of Submit
   Status outcome;            ///< the first failure
-  BlockPlan plan;            ///< from Push on
+  BlockPlan plan;            ///< set by Push
   Bytes cut;                 ///< bytes that were handed out as blocks
-  uint32_t open_blocks = 0;  ///< blocks that were handed out and are not finished
+  uint32_t open_blocks = 0;  ///< blocks that were handed out and have not finished
 };
 
 /// A part of a request, and how far it is.
@@ -65,8 +65,8 @@ class RequestQueue {
   size_t ChooseClass() const;
 
   const Bytes block_size_;
-  const int write_back_places_;  ///< that state reads leave to write-backs which wait
-  int write_backs_out_ = 0;      ///< blocks that were cut and not given back
+  const int write_back_places_;  ///< places that state reads leave to waiting write-backs
+  int write_backs_out_ = 0;      ///< blocks that were cut and not returned
   std::array<std::deque<std::shared_ptr<PendingRequest>>, kPriorityCount> classes_;
   /// Blocks of higher classes that were cut while the class waited.
   std::array<int, kPriorityCount> passed_over_{};

@@ -1,9 +1,8 @@
-// Decides when to say that a drive does not answer, and that it does again. Has no thread and no
+// Decides when to report that a drive does not answer, and that it answers again. Has no thread or
 // clock.
 //
-// It speaks once for each time that a block stays in the drive for too long, of the oldest block,
-// and once more when that block is back. Blocks that wait in an engine's queue are not in the
-// drive.
+// It reports once whenever a block stays in the drive for too long, naming the oldest block, and
+// once more when that block is back. Blocks that wait in an engine's queue are not in the drive.
 //
 // Not thread-safe.
 #pragma once
@@ -44,7 +43,7 @@ class StallWatch {
     Bytes size;
     Time since;
   };
-  /// From the line about a block to its return.
+  /// A stall, from the line about a block to its return.
   struct Stall {
     uint32_t slot = 0;
     std::string block;
@@ -56,7 +55,7 @@ class StallWatch {
 
   const std::chrono::nanoseconds stall_after_;
   const std::string drive_;
-  std::vector<Held> held_;  ///< by slot
+  std::vector<Held> held_;  ///< indexed by slot
   std::optional<Stall> stall_;
   std::optional<Time> last_look_;
   std::optional<Time> last_return_;

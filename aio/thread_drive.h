@@ -1,9 +1,9 @@
-// A drive whose blocks are carried out by the engine's own threads, one each at a time. Works on
-// every kernel.
+// A drive whose blocks are executed by the engine's own threads, one each at a time. Works on every
+// kernel.
 //
-// A thread that reaps takes the next block, carries it out without the serving mutex, and comes
-// back with its result: a block never passes from thread to thread. Threads for which there is no
-// block wait; one of them is woken for every block that the others leave.
+// A thread that reaps takes the next block, executes it without the serving mutex, and returns with
+// its result: a block never moves between threads. Threads without a block wait; one of them is
+// woken for every block that the others leave.
 //
 // Threads: see aio/drive.h.
 #pragma once
@@ -37,7 +37,7 @@ class ThreadDrive final : public Drive {
   void ReapUntil(std::optional<Time> deadline, std::vector<BlockResult>& results) EXCLUDES(mutex_);
 
  private:
-  /// None after a Wake or the deadline.
+  /// Returns nullopt after a Wake or the deadline.
   std::optional<BlockOperation> AwaitBlock(std::optional<Time> deadline) EXCLUDES(mutex_);
 
   const std::string name_ = "threads";

@@ -2,8 +2,7 @@
 //
 // The model: one pipe for reads and one for writes (or one for both) that passes blocks one after
 // the other at a fixed rate, and a latency that is added to every block and overlaps with that of
-// others. A block is reported when the model is done with it and not before; the bytes move at
-// memory speed.
+// others. A block is reported when the model has finished it; the bytes move at memory speed.
 //
 // Owns the thread drive below it. Threads: see aio/drive.h.
 #pragma once
@@ -19,7 +18,7 @@
 
 namespace penstock::aio {
 
-/// When blocks that enter a simulated drive would be done. Pure but for its own state.
+/// Computes when blocks that enter a simulated drive end. Pure except for its own state.
 class SpeedModel {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -30,7 +29,7 @@ class SpeedModel {
 
  private:
   const SimulatedDrive speed_;
-  std::array<Time, 2> pipe_free_{};  ///< by operation; with `shared` only the first is used
+  std::array<Time, 2> pipe_free_{};  ///< indexed by operation; with `shared` only the first is used
 };
 
 class ThrottledDrive final : public Drive {
@@ -54,7 +53,7 @@ class ThrottledDrive final : public Drive {
   const std::string name_ = "simulated";
   const std::unique_ptr<ThreadDrive> base_;
   SpeedModel model_;
-  std::vector<SpeedModel::Time> due_;  ///< by slot
+  std::vector<SpeedModel::Time> due_;  ///< indexed by slot
   std::vector<Waiting> waiting_;       ///< moved but not due yet; a heap, the earliest in front
 };
 

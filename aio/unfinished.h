@@ -33,7 +33,7 @@ class Unfinished {
 
  private:
   uint64_t oldest_ = 0;
-  std::deque<bool> finished_;  ///< from the oldest unfinished one on
+  std::deque<bool> finished_;  ///< begins with the oldest unfinished one
 };
 
 }  // namespace penstock::aio

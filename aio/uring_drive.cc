@@ -104,7 +104,7 @@ Status UringDrive::SetUp(const Options& options) {
   }
   ring_exists_ = true;
   PENSTOCK_TRY(CheckOperations());
-  // From 5.18 on; spares every call the look-up of the ring.
+  // Available from 5.18 on; saves the look-up of the ring in every call.
   (void)io_uring_register_ring_fd(&ring_);
   registrations_.emplace(&ring_);
   if (!options.cpus.empty()) {

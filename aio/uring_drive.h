@@ -35,7 +35,7 @@ class UringDrive final : public Drive {
     bool single_submit = false;  ///< one system call a block instead of one a batch
     bool sqpoll = false;
     bool iopoll = false;
-    std::vector<int> cpus;    ///< of the kernel's threads that work for the ring; empty: anywhere
+    std::vector<int> cpus;    ///< CPUs for the kernel's threads that work for the ring; empty: any
     bool plain_ring = false;  ///< do not ask for the flags of newer kernels
   };
 
@@ -76,7 +76,7 @@ class UringDrive final : public Drive {
   UniqueFd wake_fd_;
   uint64_t wakeups_ = 0;            ///< the kernel puts the eventfd's count here
   size_t in_ring_ = 0;              ///< blocks
-  std::vector<BlockResult> ready_;  ///< of blocks that the ring no longer has, or never had
+  std::vector<BlockResult> ready_;  ///< results of blocks that the ring no longer has, or never had
 };
 
 }  // namespace penstock::aio

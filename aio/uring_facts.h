@@ -1,5 +1,5 @@
-// What this kernel, and whoever restricts this process, says to io_uring. For reports; an engine
-// asks by itself (aio/aio.h).
+// Which io_uring features the kernel and the sandbox allow. For reports; an engine asks by itself
+// (aio/aio.h).
 //
 // Threads: any.
 #pragma once
@@ -10,7 +10,7 @@
 namespace penstock::aio {
 
 struct UringFacts {
-  int error_number = 0;  ///< of io_uring_setup; 0: a ring can be made
+  int error_number = 0;  ///< errno of io_uring_setup; 0: a ring can be made
   std::vector<std::string>
       features;  ///< names of IORING_FEAT_, without the prefix, in small letters
 };

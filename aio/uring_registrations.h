@@ -40,9 +40,9 @@ class UringRegistrations {
 
  private:
   io_uring* const ring_;
-  std::vector<int> files_;     ///< by index, -1 where there is none; empty: no table
-  size_t files_end_ = 0;       ///< after the last index that is in use
-  std::vector<iovec> pieces_;  ///< by index, sorted by address
+  std::vector<int> files_;     ///< indexed by registration, -1: free; empty: no table
+  size_t files_end_ = 0;       ///< one past the last index in use
+  std::vector<iovec> pieces_;  ///< sorted by address
 };
 
 }  // namespace penstock::aio

@@ -1,7 +1,7 @@
-// A drive that says when the drive below it does not answer (aio/stall_watch.h).
+// A drive that reports when the drive below it does not answer (aio/stall_watch.h).
 //
-// A block that hangs in the kernel blocks the threads of its engine, so a thread of this drive's
-// own looks at the clock.
+// A block that hangs in the kernel blocks the threads of its engine, so this drive has its own
+// thread that checks the clock.
 //
 // Owns the base drive and the thread. Threads: see aio/drive.h; `say` is called on its own thread.
 #pragma once
@@ -24,7 +24,7 @@ class WatchedDrive final : public LayeredDrive {
  public:
   using Say = std::function<void(const std::string& line)>;
 
-  /// If there is no thread to look, says so, and is the base drive.
+  /// If the watching thread cannot start, reports that, and behaves like the base drive.
   WatchedDrive(std::unique_ptr<Drive> base, int queue_depth, std::chrono::nanoseconds stall_after,
                Say say);
   ~WatchedDrive() override;

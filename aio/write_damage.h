@@ -1,5 +1,5 @@
-// What a drive does to a write that it reports as done: loses it, flips a bit of it, leaves a unit
-// as it was, writes a unit over its neighbour, or cannot read it again. For tests.
+// Damage to a write that a drive reports as successful: it loses it, flips a bit, leaves a unit
+// stale, writes a unit over its neighbour, or cannot read it again. For tests.
 //
 // A unit is kDamagedUnit of a file. Neighbours beyond the end of a file are not written. Files are
 // told apart by device and inode. Threads: those of the drive that owns it, see aio/drive.h.
@@ -21,7 +21,7 @@ namespace penstock::aio {
 /// What befalls a unit of a file.
 struct Damage {
   Fault::Kind kind = Fault::Kind::kLost;
-  FileOffset unit;  ///< where it begins; a multiple of kDamagedUnit
+  FileOffset unit;  ///< begin of the unit; a multiple of kDamagedUnit
 };
 
 /// Whether a fault of this kind is damage that a write does.
@@ -52,7 +52,7 @@ class WriteDamage {
   static std::pair<uint64_t, uint64_t> UnitsOf(const BlockOperation& block);
 
   const std::function<void(int fd, FileOffset unit)> on_bad_unit_;
-  std::vector<Mapping> data_;  ///< by slot: what is written in place of a block's data
+  std::vector<Mapping> data_;  ///< indexed by slot: the bytes written in place of a block's data
   std::map<FileId, std::set<uint64_t>> bad_;  ///< units, by their numbers
 };
 

@@ -1,4 +1,4 @@
-// Measures who was busy when: the times that a step reports.
+// Measures when each resource was busy: the times that a step reports.
 //
 // Threads mark the start and end of their work in a lane; the work of a GPU is added when its clock
 // has been read. From these moments the meter sums the time in which a lane was busy, the time in
@@ -41,7 +41,7 @@ class ActivityMeter {
   /// after the oldest of them; an interval that began before counts from there.
   static constexpr size_t kKept = size_t{1} << 16;
 
-  /// With a `trace`, whoever has the meter adds its work to the trace as well.
+  /// With a `trace`, users of the meter also add their work to the trace.
   explicit ActivityMeter(Trace* trace = nullptr);
 
   Trace* trace() const { return trace_; }
@@ -52,11 +52,11 @@ class ActivityMeter {
   ActivityTotals Totals() const EXCLUDES(mutex_);
 
  private:
-  using Counts = std::array<int, 5>;  ///< of each lane
+  using Counts = std::array<int, 5>;  ///< count of each lane
   struct Moment {
     Clock::time_point at;
     Lane lane;
-    int change;  ///< of the lane's count
+    int change;  ///< change of the lane's count
   };
   /// The sums up to a moment, and what was busy then.
   struct Summed {
@@ -73,7 +73,7 @@ class ActivityMeter {
 
   Trace* const trace_;
   mutable Mutex mutex_;
-  Counts begun_ GUARDED_BY(mutex_){};  ///< by Begin and not ended yet
+  Counts begun_ GUARDED_BY(mutex_){};  ///< work that has begun and not ended
   Summed summed_ GUARDED_BY(mutex_){.until = Clock::now()};
   mutable std::vector<Moment> moments_ GUARDED_BY(mutex_);  ///< later than that
 };

@@ -1,7 +1,7 @@
 // Whether floating-point arithmetic of this thread keeps denormal numbers.
 //
-// A processor can be told to treat them as zero (x86: FTZ and DAZ in MXCSR; Arm: FZ in FPCR), and a
-// library built with -ffast-math tells it so when it is loaded. New threads inherit the setting.
+// A processor can be set to treat them as zero (x86: FTZ and DAZ in MXCSR; Arm: FZ in FPCR), and a
+// library built with -ffast-math does that when it is loaded. New threads inherit the setting.
 #pragma once
 
 #include <cfenv>

@@ -1,4 +1,4 @@
-// How far two names are apart, to suggest the one that was meant.
+// The edit distance of two names, to suggest the one that was meant.
 //
 // Threads: any.
 #pragma once

@@ -23,7 +23,7 @@ struct FileRange {
 /// never written count as blocks.
 struct FileExtents {
   std::vector<FileRange> reserved;  ///< adjacent ones are one
-  Bytes shared;  ///< of these: copies have them, too (reflinks), so a write takes new blocks
+  Bytes shared;  ///< bytes of these that copies share (reflinks), so a write takes new blocks
 };
 
 /// Errors: kUnavailable if the file system does not tell; of the call.

@@ -4,7 +4,7 @@
 // not have: an exclusive lock needs a descriptor that is open for writing, and a shared one needs
 // one that is open for reading; and a folder is not locked at the server, but by each client for
 // itself. So only regular files are locked, through descriptors that fit: this is checked
-// everywhere. The kernel gives a lock back when the last descriptor of its open file is closed.
+// everywhere. The kernel releases a lock when the last descriptor of its open file is closed.
 //
 // Any thread.
 #pragma once
@@ -21,7 +21,7 @@ namespace penstock {
 Status LockFile(int fd, bool exclusive, const std::string& path);
 /// The same without waiting.
 Status TryLockFile(int fd, bool exclusive, const std::string& path);
-/// Gives the lock up, also for children of a fork, who have the file open as well.
+/// Releases the lock, also for children of a fork, which have the file open as well.
 void UnlockFile(int fd);
 
 }  // namespace penstock

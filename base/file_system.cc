@@ -48,7 +48,7 @@ bool IsInMemory(const std::string& device) {
   return device.starts_with("zram") || device.starts_with("ram");
 }
 
-/// Whether what is made in a folder is written in place all the same (chattr +C).
+/// Whether files created in a folder are nevertheless written in place (chattr +C).
 bool IsWrittenInPlace(const std::string& folder) {
   const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   int flags = 0;

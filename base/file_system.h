@@ -1,5 +1,5 @@
-// Tells what the file system of a folder is kept on: a drive of this machine, memory, or another
-// machine.
+// Tells where the file system of a folder is stored: on a drive of this machine, in memory, or on
+// another machine.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace penstock {
 enum class Medium {
   kDrive,    ///< or unknown
   kMemory,   ///< tmpfs, ramfs, or a block device in memory
-  kNetwork,  ///< of a server, or of a program (FUSE), which may use one
+  kNetwork,  ///< on a server, or by a program (FUSE), which may use one
 };
 
 struct FileSystem {

@@ -1,8 +1,8 @@
-// Reads and writes files that are no states: whole ranges in, whole files out.
+// Reads and writes files other than states: whole ranges in, whole files out.
 //
 // Buffered I/O for data, models and exports; training states go through aio. Every call continues
 // after an interruption or a short transfer. An OutputFile appears under its name complete, and
-// durable unless somebody cannot wait, or not at all.
+// durable unless the caller cannot wait, or not at all.
 #pragma once
 
 #include <sys/types.h>
@@ -58,7 +58,7 @@ Result<std::string> AbsolutePath(const std::string& path);
 Result<std::string> ReadTextFile(const std::string& path, Bytes limit);
 Result<std::string> ReadTextFile(const Folder& folder, const std::string& name, Bytes limit);
 
-/// The same for a file or a pipe, such as a shell's `<(…)`; waits for whoever writes to the pipe.
+/// The same for a file or a pipe, such as a shell's `<(…)`; waits for the pipe's writer.
 Result<std::string> ReadTextFileOrPipe(const std::string& path, Bytes limit);
 
 /// Whether a text holds nothing worth keeping: it is empty, or zeros, as in a file whose writing

@@ -1,9 +1,9 @@
 // Folders that are held open, and names of files and folders that are durable.
 //
-// A folder that a user can change is hostile ground: between two calls its path may lead elsewhere,
-// and a name in it may stand for a link, a pipe or a device. So a Folder is opened once and kept by
-// its descriptor. Names in it are single components, links are not followed, and only regular files
-// and folders are opened.
+// A folder that a user can change is not trusted: between two calls its path may lead elsewhere,
+// and a name in it may be a link, a pipe or a device. So a Folder is opened once and kept by its
+// descriptor. Names in it are single components, links are not followed, and only regular files and
+// folders are opened.
 //
 // Threads: any number.
 #pragma once

@@ -1,9 +1,8 @@
-// Notices that a folder which a long-running program relies on is gone: removed, moved or replaced,
-// or that a file in it was.
+// Detects that a folder of a long-running program, or a file in it, was removed, moved or replaced.
 //
-// Both front ends ask before a commit counts (run/run_folder.h, front/training.h): a commit
-// of a run whose folder is gone is one that nobody finds again. Keeps the files open, so that no
-// other file can take their identity. Threads: one at a time.
+// Both front ends check before a commit counts (run/run_folder.h, front/training.h): a commit of a
+// run whose folder is gone cannot be found again. Keeps the files open, so that no other file can
+// take their identity. Threads: one at a time.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Deals indices out to several threads, which live as long as the work takes.
+// Distributes indices over several threads, which live as long as the work takes.
 #pragma once
 
 #include <cstddef>

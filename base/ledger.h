@@ -1,4 +1,4 @@
-// Pure accounting of memory and drive space: every byte is charged here before it is taken.
+// Pure accounting of memory and drive space: every byte is charged here before it is allocated.
 //
 // A Ledger holds one limit for each tier and the sums charged against it by class. It owns no
 // memory. All functions may be called from any thread.

@@ -19,7 +19,7 @@ struct MachineMemory {
 /// both values are what is left of that limit. `root` is the folder of /proc and /sys. Errors: kIo.
 Result<MachineMemory> ReadMachineMemory(const std::string& root = "/");
 
-/// Returns the limit of host memory where nobody names one: three quarters of what is available.
+/// Returns the default limit of host memory: three quarters of what is available.
 constexpr Bytes DefaultHostMemory(const MachineMemory& memory) {
   return Bytes{memory.available.value / 4 * 3};
 }

@@ -1,4 +1,4 @@
-// Page-aligned memory: what slabs and device arenas are made of, and files in memory.
+// Page-aligned memory, for slabs, device arenas and files in memory.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// The middle of some values.
+// The median of some values.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,5 @@
-// Text of others (arguments, paths, what stands in files) as it may stand in a message: nothing in
-// it steers a terminal, and no word or line of it buries the rest.
+// Makes foreign text (arguments, paths, content of files) safe for a message: it cannot control a
+// terminal, and no long word or line of it hides the rest.
 //
 // Pure functions; any thread.
 #pragma once

@@ -1,4 +1,5 @@
-// A line for people that is no failure. A program prints it; a library hands it to its caller.
+// A line for people that does not report a failure. A program prints it; a library hands it to its
+// caller.
 #pragma once
 
 #include <functional>

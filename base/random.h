@@ -1,4 +1,4 @@
-// Random numbers that are functions of their key and index, never of how many were drawn before.
+// Random numbers that depend only on their key and index, not on earlier draws.
 //
 // Philox4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC'11).
 #pragma once

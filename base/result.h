@@ -25,7 +25,7 @@ enum class ErrorCode {
   kPermission,       ///< a path is not writable or readable (exit 3)
   kOutOfSpace,       ///< ENOSPC, EDQUOT, EFBIG (exit 3)
   kOutOfMemory,      ///< the machine or the device has no memory left (exit 3)
-  kIo,               ///< a read or a write failed or came back short (exit 3)
+  kIo,               ///< a read or a write failed or was short (exit 3)
   kUnavailable,      ///< no such device or engine, no O_DIRECT, file in use (exit 3)
   kCorruption,       ///< a checksum or a format is wrong (exit 3)
   kNumeric,          ///< non-finite values where they cannot be skipped (exit 4)

@@ -1,4 +1,4 @@
-// A library that is loaded when it is first needed, because not every machine has it.
+// A library that is loaded at its first use, because not every machine has it.
 //
 // Threads: any.
 #pragma once
@@ -13,7 +13,7 @@ namespace penstock {
 /// Stays loaded until the process ends. A plain value.
 class SharedLibrary {
  public:
-  /// Loads the library of this soname. `need` and `advice`: who needs it, and what to do without
+  /// Loads the library of this soname. `need` and `advice`: what needs it, and what to do without
   /// it, for the message. Errors: kUnavailable.
   static Result<SharedLibrary> Load(const std::string& soname, const std::string& need,
                                     const std::string& advice);
@@ -27,7 +27,7 @@ class SharedLibrary {
     return MakeError(ErrorCode::kUnavailable, "{} has no {}; {}", soname_, name, advice);
   }
 
-  /// For code that looks for functions by itself: what dlopen has returned.
+  /// Returns the result of dlopen, for code that looks up functions itself.
   void* handle() const { return handle_; }
 
  private:

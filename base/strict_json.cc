@@ -16,7 +16,7 @@ using nlohmann::json;
 /// What the parser has taken so far.
 struct Cursor {
   size_t count = 0;  ///< characters
-  size_t line = 1;   ///< of the next character
+  size_t line = 1;   ///< line of the next character
 
   void Pass(char character) {
     ++count;
@@ -112,7 +112,7 @@ class StrictBuilder final : public json::json_sax_t {
   struct Frame {
     json* container;
     std::map<std::string, size_t> keys;  ///< key -> line
-    const std::string* key = nullptr;    ///< of the member that is being read; null in a list
+    const std::string* key = nullptr;    ///< key of the member that is being read; null in a list
   };
 
   /// Puts a value where it belongs and returns its place, which stays until the container takes the
@@ -144,8 +144,8 @@ class StrictBuilder final : public json::json_sax_t {
     return true;
   }
 
-  /// Of the member that is being read. Joined only when it is asked for: a path holds the keys of
-  /// all containers around, and there may be many values below a long key.
+  /// Returns the path of the member that is being read. It is joined only on request: a path holds
+  /// the keys of all containers around, and there may be many values below a long key.
   std::string Path() const {
     std::string path;
     for (const Frame& frame : frames_) {
@@ -154,7 +154,7 @@ class StrictBuilder final : public json::json_sax_t {
     return path;
   }
 
-  /// At least the size of Path().
+  /// Returns at least the size of Path().
   size_t PathSize() const {
     size_t size = 0;
     for (const Frame& frame : frames_) size += frame.key == nullptr ? 3 : frame.key->size() + 1;

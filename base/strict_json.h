@@ -1,5 +1,5 @@
-// Reads JSON that others wrote, strictly: no key twice, bounded nesting, no exceptions. What is
-// wrong with a text is a value that says where, so that each reader words it for its file.
+// Reads foreign JSON strictly: no duplicate keys, bounded nesting, no exceptions. An error is a
+// value with its place, from which each reader makes the message for its file.
 //
 // Threads: any.
 #pragma once
@@ -30,7 +30,7 @@ struct JsonFault {
   std::string parser = {};
   std::string key = {};   ///< kDuplicateKey: the key
   std::string path = {};  ///< kDuplicateKey: its path, as in JsonLines
-  size_t first_line = 0;  ///< kDuplicateKey: the line where the key stands first
+  size_t first_line = 0;  ///< kDuplicateKey: the first line of the key
 };
 
 /// The line of each key, by path: "a.b" for the key b of the object at a, "a.[].b" for the key b of
@@ -41,7 +41,7 @@ using JsonLines = std::map<std::string, size_t>;
 /// How ParseStrictly reads a text.
 struct JsonOptions {
   bool comments = false;       ///< allow // and /* */
-  JsonLines* lines = nullptr;  ///< is given where each key stands first; null: nobody asks
+  JsonLines* lines = nullptr;  ///< gets the first line of each key; null: not collected
 };
 /// Parses `text` into `value`, unless something is wrong with the text: then `value` stays as it
 /// was, and one fault is returned. That is what ends the reading, a syntax error or a number beyond

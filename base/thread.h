@@ -1,4 +1,4 @@
-// Threads, which the system may refuse.
+// Starts threads, which the system may refuse.
 #pragma once
 
 #include <cstddef>

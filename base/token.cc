@@ -11,7 +11,7 @@ namespace penstock {
 
 Result<std::string> MakeToken() {
   std::array<uint64_t, 2> bits = {};
-  // So few bytes come whole, or not at all while the source is not ready.
+  // So few bytes are returned in full, or not at all while the source is not ready.
   ssize_t got = 0;
   do {
     got = ::getrandom(bits.data(), sizeof(bits), 0);

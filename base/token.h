@@ -1,4 +1,4 @@
-// A secret that the processes of one run share, so that no other process passes for one of them.
+// A shared secret of the processes of one run, so that no other process can join.
 //
 // Any thread.
 #pragma once

@@ -31,8 +31,8 @@ Result<HwlocTopology> Load(const std::string& xml) {
   hwloc_topology_t raw = nullptr;
   if (hwloc_topology_init(&raw) != 0) return HwlocError("start");
   HwlocTopology topology(raw);
-  // Plugins, where they are installed: they load graphics libraries for what nobody needs, and look
-  // for PCI devices, which the kernel's files name as well.
+  // Installed plugins load graphics libraries that are not needed, and look for PCI devices, which
+  // the kernel's files name as well.
   for (const char* component : {"opencl", "gl", "cuda", "nvml", "rsmi", "levelzero", "pci"}) {
     static_cast<void>(
         hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component));
@@ -63,7 +63,7 @@ IoDevice At(hwloc_topology_t topology, hwloc_obj_t device, std::string name) {
       .name = std::move(name), .nodes = Members(parent->nodeset), .cpus = Members(parent->cpuset)};
 }
 
-/// If the machine does not say what its cores are, each CPU counts as one.
+/// If the machine does not report its cores, each CPU counts as one.
 std::vector<Core> Cores(hwloc_topology_t topology) {
   const bool known = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE) > 0;
   const hwloc_obj_type_t type = known ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;

@@ -14,7 +14,7 @@
 namespace penstock {
 
 struct IoDevice {
-  std::string name;  ///< of a block device ("nvme0n1"), bus id of a PCI device ("0000:3b:00.0")
+  std::string name;  ///< a block device ("nvme0n1"), or a PCI device's bus id ("0000:3b:00.0")
   std::vector<int> nodes;  ///< NUMA nodes it is attached to; all if unknown
   std::vector<int> cpus;   ///< those of the nodes that this process may use
 };

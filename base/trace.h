@@ -1,6 +1,6 @@
-// Records who did what when, in the Chrome trace format, for Perfetto and chrome://tracing.
+// Records a trace in the Chrome trace format, for Perfetto and chrome://tracing.
 //
-// Spans stand in rows, and the spans of one row do not overlap. A span is written when it ends,
+// Spans are in rows, and the spans of one row do not overlap. A span is written when it ends,
 // through a small buffer, so that memory is bounded and the file of a killed program can be opened,
 // too.
 //
@@ -46,7 +46,7 @@ class Trace {
   /// The file stays when the object goes.
   void Keep() EXCLUDES(mutex_);
   /// Ends the file, which then has everything added so far. Returns the first failure of a write;
-  /// what came after that write is missing.
+  /// later data is missing.
   Status Finish() EXCLUDES(mutex_);
 
  private:

@@ -23,7 +23,7 @@ class UniqueFd {
 
   bool valid() const { return fd_ >= 0; }
   int get() const { return fd_; }
-  /// Gives the descriptor up: whoever takes it closes it.
+  /// Gives up the descriptor: the caller closes it.
   int Release() { return std::exchange(fd_, -1); }
 
  private:

@@ -15,7 +15,7 @@ struct Unit {
   int shift;
 };
 constexpr std::array<Unit, 4> kUnits = {{{"TiB", 40}, {"GiB", 30}, {"MiB", 20}, {"KiB", 10}}};
-constexpr uint64_t kLargest = INT64_MAX;  // what a file offset can hold
+constexpr uint64_t kLargest = INT64_MAX;  // the largest file offset
 
 /// The power of two that a suffix stands for.
 std::optional<int> ShiftOf(std::string_view suffix) {

@@ -13,7 +13,7 @@ namespace penstock {
 
 // Sums and products of counts and sizes that do not fit 64 bits become the largest number. No
 // budget, file or machine has as much, so a plan made of such sizes is refused like any other that
-// is too large, and nothing has to be checked on the way.
+// is too large, without checks in between.
 inline constexpr uint64_t kMostCount = std::numeric_limits<uint64_t>::max();
 
 constexpr uint64_t SaturatingAdd(uint64_t a, uint64_t b) {
@@ -73,7 +73,7 @@ constexpr Bytes AlignUp(Bytes size, Bytes alignment) {
   return rest == 0 ? size : size + Bytes{alignment.value - rest};
 }
 
-/// For people: "1.50 GiB", "64.0 MiB", "512 bytes".
+/// Returns readable text: "1.50 GiB", "64.0 MiB", "512 bytes".
 std::string ToString(Bytes size);
 
 /// Reads "64MiB", "1GiB", "512KiB", "1.5GiB" or plain bytes ("4096"). Powers of 1024 only; "MB" is

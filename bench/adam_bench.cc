@@ -2,10 +2,9 @@
 //
 // 64 Mi parameters, bf16 gradient in and bf16 weight out, with both kinds of master: 26 bytes a
 // parameter split, 28 whole. Each iteration updates states that no cache holds, and then reads and
-// writes back as many bytes of another buffer with one addition a word: the least that any update
-// of that size could do. Both run on the same threads, one after the other, so that they meet the
-// same machine. The time of an iteration is that of the update. Counters, medians over the
-// iterations:
+// writes back as many bytes of another buffer with one addition a word: the min work of any update
+// of that size. Both run on the same threads, one after the other, so that conditions are equal.
+// The time of an iteration is that of the update. Counters, medians over the iterations:
 //   update_bytes_per_second   bytes read and written by the update
 //   ceiling_bytes_per_second  the same for the read-modify-write stream
 //   fraction                  the first over the second, of the same iteration

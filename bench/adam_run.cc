@@ -3,10 +3,10 @@
 //
 //   adam_run split|whole|copy ELEMENTS THREADS
 //
-// copy: instead of the update, a plain copy that moves as many bytes as it, to know what memory
-// gives. The states are what bench/adam_bench updates; lr 1e-3, weight decay 0.01 (AdamW), no
-// clipping. Answers each line with the seconds that the update took and, to show that the work is
-// the same, the bf16 weight of the last element.
+// copy: instead of the update, a plain copy of as many bytes, to measure memory bandwidth. The
+// states are those of bench/adam_bench; lr 1e-3, weight decay 0.01 (AdamW), no clipping. Answers
+// each line with the seconds that the update took and, to show that the work is the same, the bf16
+// weight of the last element.
 #include <fmt/format.h>
 
 #include <cstdint>

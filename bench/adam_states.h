@@ -1,5 +1,5 @@
-// The states of many tiles, in memory like the slab's and where the engine would put them, and
-// their update on several threads: what the benchmarks of Adam measure.
+// The states of many tiles, placed in memory as in the engine's slab, and their update on several
+// threads, for the benchmarks of Adam.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ enum class Master { kSplit, kWhole };
 /// written, the gradient read, the copy written.
 inline uint64_t BytesPerElement(Master master) { return master == Master::kSplit ? 26 : 28; }
 
-/// As the engine's: the default of penstock.tile_elements.
+/// The engine's tile size: the default of penstock.tile_elements.
 inline constexpr uint64_t kTileElements = 1 << 20;
 
 /// Weights, records (lo, exp_avg and exp_avg_sq of a tile, one after the other), gradients and
@@ -66,7 +66,7 @@ class AdamStates {
   std::span<const OptimizerTile> tiles() const { return tiles_; }
 
  private:
-  static constexpr uint64_t kBytes = 16;  // of an element, at most
+  static constexpr uint64_t kBytes = 16;  // max bytes of an element
 
   template <typename T>
   std::span<T> Cut(uint64_t elements, T value) {

@@ -1,4 +1,4 @@
-// What does the I/O engine reach on this file? One run, for bench/fio_ratio.py to set beside fio.
+// How fast is the I/O engine on this file? One run, for bench/fio_ratio.py to compare with fio.
 //
 //   aio_run --file F --operation read|write --size BYTES --engine io_uring|libaio|threads
 //           --block-size BYTES --queue-depth N --thread-count N --direct 0|1

@@ -1,4 +1,4 @@
-// How much of the matrix rate does attention get, penstock's own and cuDNN's, and is each right?
+// How much of the matrix rate do penstock's and cuDNN's attention get, and is each correct?
 //
 // Heads of models of 1.3 B parameters (32 of 64 elements, 16 of 128) and of Llama 8 B (32 of 128),
 // 16,384 tokens in sequences of 2048, 4096 and 8192. Half of the scores are visible, and backward

@@ -19,7 +19,7 @@ using kernels::BFloat16;
 using kernels::DType;
 using kernels::TensorView;
 
-/// As bytes of the dtype, and back.
+/// Converts to bytes of the dtype, and back.
 std::vector<std::byte> ToBytes(DType dtype, std::span<const uint16_t> values) {
   std::vector<std::byte> bytes(values.size() * SizeOf(dtype).value);
   if (dtype == DType::kBFloat16) {

@@ -1,9 +1,9 @@
-// Is attention in bf16 right, and by how much is it off?
+// Is attention in bf16 correct, and how large is its error?
 //
 // The reference is attention in fp32 by products (penstock's own, without TF32), of the same
-// inputs. Each result is compared with it, never one implementation with the other: two that are
-// off by a rounding each differ by two. A result's size is that of its row in its head, as early
-// keys have gradients ten times as large as the typical ones.
+// inputs. Each result is compared with it, not with another implementation: two results with an
+// error of one rounding each may differ by two. Errors are relative to the row of a head, because
+// early keys have gradients ten times as large as typical ones.
 #pragma once
 
 #include <span>

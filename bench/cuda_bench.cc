@@ -1,11 +1,11 @@
 // How much of the bus do copies from and to the slab get, and how much of the matrix rate do GELU
-// with its products, attention and the head get, also with a vocabulary that is no multiple of 64?
+// with its products, attention and the head get, also with a vocabulary that is not a multiple of
+// 64?
 //
 // The ceilings are measured in the same run: one large copy each way, and the product of a layer of
-// the same width (for attention, the fastest of them). Operands are random, as zeros make a GPU
-// faster than it is. Copies are of tiles of 2 MiB (a million 16-bit weights) in memory that is
-// registered once, as the engine makes them. Prints a table. Needs a GPU with 8 GiB and 2 GiB of
-// host memory.
+// the same width (for attention, the fastest of them). Operands are random, because zeros make a
+// GPU faster. Copies are of tiles of 2 MiB (a million 16-bit weights) in memory that is registered
+// once, as the engine makes them. Prints a table. Needs a GPU with 8 GiB and 2 GiB of host memory.
 //
 //   cuda_bench [--attention-only]
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// GELU and its gradient are measured in the products and as kernels of their own: which is faster
-// depends on the GPU and on the shape.
+// GELU and its gradient are measured in the products and as separate kernels: which is faster
+// depends on the GPU and the shape.
 #include "bench/cuda_products.h"
 
 #include "bench/cuda_timing.h"

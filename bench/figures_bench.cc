@@ -1,13 +1,13 @@
-// What do the figures of gradients cost the pass that adds their squares?
+// What do the figures of gradients cost in the pass that adds their squares?
 //
-// 64 Mi elements, which no cache holds. Each iteration makes the block sums alone, and then the
-// block sums with the other figures, in turn, so that both meet the same machine. (The figures of
-// weights have no such pair: every update makes them. adam_bench says how close an update is to the
-// machine's bandwidth.) The time of an iteration is that of the pass with figures. Counters,
+// 64 Mi elements, which no cache holds. Each iteration computes only the block sums, and then the
+// block sums with the other figures, in turn, so that conditions are equal. (The figures of weights
+// have no such pair, because every update computes them. adam_bench measures how close an update is
+// to the machine's bandwidth.) The time of an iteration is that of the pass with figures. Counters,
 // medians over the iterations:
 //   bytes_per_second  read by the pass with figures
 //   ratio             its time over that of the sums alone, of the same iteration
-// In a cache (4096 elements, the second set) nothing hides what the figures take.
+// In a cache (4096 elements, the second set) nothing hides the cost of the figures.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

@@ -182,7 +182,7 @@ def main():
         print(f"{arguments.pairs} pairs of {arguments.size >> 20} MiB in {arguments.folder}, "
               f"{'buffered' if arguments.buffered else 'O_DIRECT'}, fio in {arguments.fio_pages} pages; "
               "ratios are ours over fio's: "
-              "median (least to most)")
+              "median (min to max)")
         for case in cases:
             for operation in ("read", "write"):
                 compare(case, operation, file, arguments)

@@ -3,13 +3,13 @@
 //   gradient_sums sums|norm [PAIRS] [MILLIONS_OF_ELEMENTS]
 //
 // Two engines of the C interface, with states in host memory, that differ in the number of their
-// threads, and take turns. Each is given three micro-batches of gradients through the fake driver,
-// whose copies take no time of the CPU, as those of a GPU take none. With "sums" a turn lasts until
-// they are added up in fp32 and rounded; with "norm" until the norm of all of them is known, which
-// other threads compute beside it. Sums are larger than the caches; all memory is written before
-// the first turn. The ceiling beside it is memcpy by as many threads, in bytes that are read and
-// written. To compare with another libpenstock.so, name its folder in LD_LIBRARY_PATH ("norm" only:
-// one that rounds a unit when it is complete does not round with "sums").
+// threads, and take turns. Each gets three micro-batches of gradients through the fake driver,
+// whose copies, like a GPU's, take no CPU time. With "sums" a turn lasts until they are added up in
+// fp32 and rounded; with "norm" until the norm of all of them is known, which other threads compute
+// beside it. Sums are larger than the caches; all memory is written before the first turn. The
+// ceiling beside it is memcpy by as many threads, in bytes that are read and written. To compare
+// with another libpenstock.so, name its folder in LD_LIBRARY_PATH ("norm" only: one that rounds a
+// unit when it is complete does not round with "sums").
 #include <fmt/format.h>
 
 #include <algorithm>

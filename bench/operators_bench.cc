@@ -1,4 +1,4 @@
-// How near to the machine's matrix-product rate does a transformer layer run on the CPU device?
+// How close to the machine's matrix-product rate is a transformer layer on the CPU device?
 //
 // The ceiling is a 1024 x 1024 x 1024 product in the same dtype and with the same threads, measured
 // in the same run (the best of several); every row prints its GFLOP/s and the fraction of that

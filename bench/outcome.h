@@ -1,4 +1,4 @@
-// How a benchmark ends: with 0, or with 3 and a line on stderr that says why.
+// Ends a benchmark: with 0, or with 3 and a line on stderr that says why.
 #pragma once
 
 #include <cstdio>

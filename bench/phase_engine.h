@@ -1,4 +1,4 @@
-// An engine that marks on the compute stream where backward begins, and hands everything to
+// An engine that marks the begin of backward on the compute stream, and forwards everything to
 // another.
 #pragma once
 
@@ -17,7 +17,7 @@ class PhaseEngine final : public zero::ForwardingEngine {
     while (!model.step[first_backward_].backward) ++first_backward_;
   }
 
-  /// In the steps from now on; empty: no more.
+  /// Sets the function for the steps from now on; empty: none.
   void MarkBackward(std::function<void()> mark) { mark_ = std::move(mark); }
 
   Status BeginStep(double lr, uint64_t t) override {

@@ -11,8 +11,8 @@ namespace penstock::bench {
 namespace {
 
 constexpr uint64_t kHeadElements = 4096;
-// Of an element in bf16: a weight for forward and for backward and the states, and what an update
-// writes.
+// Bytes of a bf16 element: reads of a weight for forward and backward and of the states, and an
+// update's writes.
 constexpr double kReadBytes = 14;
 constexpr double kWriteBytes = 12;
 

@@ -21,8 +21,8 @@ namespace penstock::bench {
 struct RankModel {
   uint64_t layers = 24;
   uint64_t layer_elements = uint64_t{1} << 18;
-  uint64_t micro_batches = 1;  ///< of a rank, in a step
-  double compute_s = 1;        ///< of a step, backward twice as long as forward
+  uint64_t micro_batches = 1;  ///< micro-batches of a rank in a step
+  double compute_s = 1;        ///< seconds of a step, backward twice as long as forward
 };
 
 /// The model's modules and uses. A use of the head counts as one of a layer forward.
@@ -33,12 +33,12 @@ std::vector<double> ComputeOf(const RankModel& model, const zero::ModelSpec& spe
 struct RankCase {
   RankModel model;
   uint32_t ranks = 2;
-  uint32_t slots = 2;  ///< for layers, on the device
+  uint32_t slots = 2;  ///< slots for layers on the device
   uint64_t tile_elements = uint64_t{1} << 16;
-  Bytes host_memory = 1_GiB;  ///< of a rank
-  int optimizer_threads = 1;  ///< of a rank, each with a core
-  sim::DriveSpeed drive;      ///< of a rank
-  sim::LinkSpeed link;        ///< of a rank
+  Bytes host_memory = 1_GiB;  ///< memory of a rank
+  int optimizer_threads = 1;  ///< threads of a rank, each on its own core
+  sim::DriveSpeed drive;      ///< drive of a rank
+  sim::LinkSpeed link;        ///< link of a rank
 };
 
 /// bf16, clipping and the check for overflow, and so updates that wait for all gradients; no tile

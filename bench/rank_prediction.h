@@ -1,4 +1,4 @@
-// What sim/ says of a step of several ranks.
+// The prediction of sim/ for a step of several ranks.
 #pragma once
 
 #include "bench/rank_case.h"
@@ -7,7 +7,7 @@ namespace penstock::bench {
 
 struct PredictedStep {
   double step_s = 0;
-  DriveBytes drive;  ///< in a step
+  DriveBytes drive;  ///< bytes of a step
 };
 
 /// Returns the mean step of rank 0 in the steady state, with what the case says of drive and link.

@@ -15,11 +15,11 @@
 namespace penstock::bench {
 
 struct RankSteps {
-  std::vector<double> step_s;  ///< of rank 0, each from its begin to the next one's
-  DriveBytes drive;            ///< of rank 0, in a step
+  std::vector<double> step_s;  ///< steps of rank 0, each from its begin to the next one's
+  DriveBytes drive;            ///< bytes of rank 0 in a step
 };
 
-/// Trains so many steps behind one that is not counted. States lie in a folder of their own in
+/// Trains one step that is not counted, and then this many. States are in a separate folder in
 /// `folder` meanwhile. Errors: those of the first rank that fails.
 Result<RankSteps> MeasureRankSteps(const RankCase& rank_case, const std::string& folder,
                                    uint64_t steps);

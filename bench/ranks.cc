@@ -1,8 +1,8 @@
-// How far is a step of several ranks from what its slowest resource needs?
+// How far is a step of several ranks from the time of its slowest resource?
 //
 //   ranks_bench [--ranks 2,4] [options]
 //   ranks_bench --world 8,64,256,1024 [options]
-// Ranks are threads of this process. Their kernels wait instead of computing, so that cores do not
+// Ranks are threads of this process. Their kernels sleep instead of computing, so that cores do not
 // bound them; their links and drives are simulated. A link of share s passes a step's bytes in 1/s
 // of the time that the step computes, a drive likewise. Layers have two slots on the device, or a
 // slot each, which saves the gathers of backward.
@@ -11,12 +11,12 @@
 //   floor    the slowest of compute, link and drive, each with nothing beside it
 //   phases   the same for compute and link, forward and backward each by themselves: gradients
 //            cannot be exchanged before they are computed
-// Printed are medians of the steps of all rounds, and the least and the most of step / floor. All
-// cases take turns in a round. Beside it is what sim/ predicts, over the median. Caches play no
-// part: nothing is measured but time that passes.
+// Prints medians of the steps of all rounds, min and max of step / floor, and the prediction of
+// sim/ over the median. All cases take turns in a round. Caches do not matter: only elapsed time is
+// measured.
 //
-// With --world nothing is measured: sim/ predicts steps of so many ranks, each with a device, a
-// drive and a link as the options say. Ranks of one node have a faster link than those of several.
+// With --world nothing is measured: sim/ predicts steps of this many ranks, each with the device,
+// drive and link of the options. Ranks of one node have a faster link than those of several.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -44,7 +44,7 @@ struct Arguments {
   std::vector<uint32_t> world;  ///< numbers of ranks to predict
 };
 
-/// A model and a machine that nobody here has: 70 B parameters and 8192 tokens a micro-batch at 593
+/// A model and a machine for predictions only: 70 B parameters and 8192 tokens a micro-batch at 593
 /// TFLOP/s, with activations computed again.
 struct FarMachine {
   RankModel model = {.layers = 80, .layer_elements = 875'000'000, .compute_s = 7.74};
@@ -52,7 +52,7 @@ struct FarMachine {
   uint32_t node_ranks = 8;
   double node_link_gbps = 360;
   double link_gbps = 45;
-  double latency_us = 20;  ///< of an operation
+  double latency_us = 20;  ///< latency of an operation
   double read_gbps = 14;
   double write_gbps = 10;
   uint64_t host_gib = 200;

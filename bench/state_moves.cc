@@ -1,5 +1,5 @@
 // How fast does a whole state move: into a copy, past checksums, into host memory, off a device,
-// into other tiles? Prints GB/s of what the commit names, by the time until all is durable.
+// into other tiles? Prints GB/s of the commit's bytes, up to the time when all is durable.
 //
 //   state_moves make FOLDER [TILES]    makes a state of 1 Mi elements a tile, bf16 (default: 128)
 //   state_moves copy FOLDER            a snapshot by copy: read, verified, written, synchronised
@@ -49,7 +49,7 @@ constexpr uint64_t kTileElements = 1 << 20;
 constexpr uint64_t kOtherTileElements = 640 << 10;
 constexpr offload::Uuid kUuid = {0x73, 0x74, 0x61, 0x74, 0x65};
 constexpr offload::Uuid kOtherUuid = {0x6d, 0x6f, 0x76, 0x65, 0x64};
-constexpr size_t kBlocks = 8;  // of tiles under way
+constexpr size_t kBlocks = 8;  // blocks for tiles in flight
 
 ShardLayout LayoutOf(uint32_t tiles, uint64_t tile_elements) {
   offload::ModelLayout model{
@@ -97,7 +97,7 @@ void LeaveCache(const std::string& path) {
 struct Store {
   std::unique_ptr<aio::Engine> engine;
   std::unique_ptr<offload::StateFile> file;
-  offload::CommitRecord commit;  // of an opened one
+  offload::CommitRecord commit;  // commit of an opened state
   std::unique_ptr<offload::Schedule> schedule;
   std::unique_ptr<offload::Slab> slab;
   std::unique_ptr<offload::TileStore> tiles;
@@ -143,7 +143,7 @@ Result<Store> OpenFile(const ShardLayout& layout, const std::string& folder) {
   return store;
 }
 
-/// Fills the tiles, on so many threads, and commits them.
+/// Fills the tiles, on this many threads, and commits them.
 Result<double> Fill(const ShardLayout& layout, Store& store, const TileFill& fill, int threads) {
   const auto start = std::chrono::steady_clock::now();
   PENSTOCK_TRY(ForEachIndex(layout.tiles.size(), threads, [&](size_t i) {
@@ -192,7 +192,7 @@ Result<double> Verify(const std::string& folder, int threads) {
   return Rate(layout, start);
 }
 
-/// Of the state in the folder, which nobody has open when this returns.
+/// Returns the layout of the state in the folder, which is closed again.
 Result<ShardLayout> LayoutIn(const std::string& folder) {
   PENSTOCK_ASSIGN(const auto reader, offload::StateReader::Open(PathsIn(folder)));
   return reader->layout();

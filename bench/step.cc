@@ -1,4 +1,4 @@
-// How far is a whole step from what its slowest resource needs?
+// How far is a whole step from the time of its slowest resource?
 //
 //   step --real DIR --simulated DIR [options]
 // One run measures, in turn in every round: computing alone and Adam alone (all states in device
@@ -67,7 +67,7 @@ struct DriveSample {
   double io_cpu_s = 0;  ///< processor time of the same
   double step_s = 0;
   double io_wait_s = 0;
-  double read_bytes = 0;  ///< of a step
+  double read_bytes = 0;  ///< bytes of a step
   double write_bytes = 0;
 };
 
@@ -77,18 +77,18 @@ struct Case {
   bool clipping = false;
   std::string folder;
   std::optional<aio::SimulatedDrive> simulate;
-  aio::ProbeFile* file = nullptr;  ///< of the same folder
+  aio::ProbeFile* file = nullptr;  ///< file in the same folder
   std::optional<StepMachine> machine;
   std::vector<DriveSample> samples;
   std::vector<double> floors;
-  std::vector<double> predictions;  ///< of sim/, from each round's own measurements
+  std::vector<double> predictions;  ///< predictions of sim/, from each round's own measurements
 };
 
 struct ComputeSample {
   double forward_s = 0;
   double backward_s = 0;
   double adam_s = 0;
-  double copies_s = 0;  ///< of one core
+  double copies_s = 0;  ///< seconds of one core
   double cores = 1;
 
   double compute_s() const { return forward_s + backward_s; }

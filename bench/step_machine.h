@@ -1,5 +1,5 @@
-// What a benchmark of whole steps trains: a GPT-2 with its device, operators and engine, made from
-// a configuration, without files of a run. Data are tokens that a formula gives.
+// The training of a benchmark of whole steps: a GPT-2 with its device, operators and engine, made
+// from a configuration, without files of a run. A formula generates the tokens.
 //
 // Threads: one at a time.
 #pragma once
@@ -39,7 +39,7 @@ class StepMachine {
     Bytes host_memory;
     std::string state_folder;
   };
-  /// With new weights. Errors: those of the parts.
+  /// Creates it with new weights. Errors: those of the parts.
   static Result<StepMachine> Create(const Options& options);
 
   /// Enqueues forward and backward.

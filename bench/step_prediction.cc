@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kWarmUp = 3;
 constexpr uint64_t kSteps = 8;
-// Of an element: an update reads and writes 26 bytes, block sums read 2.
+// For an element, an update reads and writes 26 bytes, and block sums read 2.
 constexpr double kSumsOfUpdate = 2.0 / 26.0;
 
 sim::DriveSpeed SpeedOf(const MeasuredParts& parts, const config::Config& config) {
@@ -30,7 +30,7 @@ sim::DriveSpeed SpeedOf(const MeasuredParts& parts, const config::Config& config
   return speed;
 }
 
-/// Of each use.
+/// Returns the compute time of each use.
 std::vector<sim::Seconds> ComputeOf(const zero::ModelSpec& model,
                                     const offload::ShardLayout& layout,
                                     const MeasuredParts& parts) {

@@ -1,4 +1,4 @@
-// What sim/ says of a step that was measured.
+// The prediction of sim/ for a measured step.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@ namespace penstock::bench {
 struct MeasuredParts {
   double forward_s = 0;
   double backward_s = 0;
-  double adam_s = 0;    ///< of all states, on all cores
-  double copies_s = 0;  ///< of a step's weights and gradients, on one core
+  double adam_s = 0;    ///< seconds for all states, on all cores
+  double copies_s = 0;  ///< seconds for a step's weights and gradients, on one core
   double cores = 1;
-  double io_s = 0;      ///< of a step's bytes
+  double io_s = 0;      ///< seconds for a step's bytes
   double io_cpu_s = 0;  ///< the processor's part of that
   double io_bytes = 0;
-  std::optional<aio::SimulatedDrive> simulate;  ///< none: as fast as io_s says, in both directions
+  std::optional<aio::SimulatedDrive> simulate;  ///< nullopt: as fast as io_s, in both directions
 };
 
 /// The seconds of a step in the steady state. The time of forward and of backward is dealt out to

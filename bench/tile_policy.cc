@@ -1,9 +1,9 @@
-// What does deciding cost, for each tile and step?
+// What do the policy's decisions cost, for each tile and step?
 //
 // One thread runs offload::TilePolicy in virtual time: a model of 64 layers, every state on the
 // drive, blocks for a few layers, clipping on (updates begin at the end of a step). The drive, the
-// device and the optimizer do their work in no time, so what is measured is the policy and a small
-// loop around it.
+// device and the optimizer take no time, so only the policy and a small loop around it are
+// measured.
 //
 //   tile_policy [TILES [STEPS]]     default: 195, 9275, 37000 and 167000 tiles, 3 steps each
 //

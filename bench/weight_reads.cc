@@ -5,10 +5,10 @@
 //
 // A tile store over a simulated drive in memory without a limit of speed, whose four threads copy
 // what is read. The main thread pins tile after tile and copies each into a buffer larger than the
-// caches, as the thread that feeds a device does; so many optimizer threads compare checksums and
-// do nothing else. Both counts take turns. Memory is written before the first turn. The ceiling
-// beside it is the checksum alone, by one thread and by two, over as many bytes. Seven cores are
-// busy where nothing waits: with fewer the ratio says how many there are.
+// caches, as the thread that feeds a device does; the optimizer threads only compare checksums.
+// Both numbers of threads take turns. Memory is written before the first turn. The ceiling beside
+// it is the checksum alone, by one thread and by two, over as many bytes. Seven cores are busy
+// where nothing waits: with fewer the ratio says how many there are.
 //
 // With `dma` the drive and the device copy without a processor, as real ones do: all tiles hold the
 // same bytes, so a read that moves none leaves the right ones. Then only checksums take time, and
@@ -184,7 +184,7 @@ int Main(int pairs, uint32_t tiles, bool dma) {
     });
     return static_cast<double>(size) / seconds / 1e9;
   };
-  rate(1);  // what is in memory from the filling
+  rate(1);  // discards what the filling left in memory
   std::vector<double> ratios;
   for (int pair = 0; pair < pairs; ++pair) {
     const bool one_first = pair % 2 == 0;

@@ -1,5 +1,5 @@
-// What the callers of a job and its thread hand each other: calls and their replies, what is only
-// told, and the end.
+// Messages between the callers of a job and its thread: calls and their replies, notifications, and
+// the end.
 //
 // Threads: the first half from any, the second from the job's thread.
 #pragma once
@@ -40,11 +40,11 @@ class Calls {
   /// Readable when there is something to take.
   int wakes() const { return wakes_.get(); }
   struct Taken {
-    std::vector<Message> messages;  ///< in the order in which they were handed on
-    bool leaves = false;            ///< the job is being left; nothing comes after these
+    std::vector<Message> messages;  ///< in the order in which they were handed over
+    bool leaves = false;            ///< the rank leaves the job; nothing follows these
   };
   Taken Take() EXCLUDES(mutex_);
-  /// Hands a reply to its caller. Returns false if nobody waits for it.
+  /// Hands a reply to its caller. Returns false if no call waits for it.
   bool Reply(Message message) EXCLUDES(mutex_);
   /// Ends every call, and all later ones. The first time counts.
   void End(const Ending& ending) EXCLUDES(mutex_);
@@ -66,7 +66,7 @@ class Calls {
   CondVar answered_;
   std::vector<Message> handed_on_ GUARDED_BY(mutex_);
   bool leaves_ GUARDED_BY(mutex_) = false;
-  std::map<uint64_t, Waiting> waiting_ GUARDED_BY(mutex_);  ///< by the number of the call
+  std::map<uint64_t, Waiting> waiting_ GUARDED_BY(mutex_);  ///< keyed by the number of the call
   std::array<uint64_t, kChannels> counts_ GUARDED_BY(mutex_) = {};
   std::optional<Ending> ending_ GUARDED_BY(mutex_);
 };

@@ -1,15 +1,15 @@
-// Moves bytes between the ranks' device memory. Adds nothing: every sum is a kernel of ours, in one
-// stated order, so that no back end, topology or choice of algorithm can change a bit.
+// Moves bytes between the ranks' device memory. Does no arithmetic: every sum is our own kernel, in
+// one stated order, so that no back end, topology or choice of algorithm can change a bit.
 //
 // All ranks make the same calls in the same order, on one communicator of the process. A call
 // enqueues work on stream() and returns. The work waits there for the other ranks; the calling
-// thread waits for nobody. What an operation reads must be ordered before it, and what it writes
-// must be ordered after it, by events of stream().
+// thread does not wait. What an operation reads must be ordered before it, and what it writes must
+// be ordered after it, by events of stream().
 //
 // If an operation fails, stream() fails: Synchronize returns the first failure, and later
-// operations are skipped. Whoever learns of a failure elsewhere calls Abort, because the other
-// ranks would wait for operations that do not come. The job, where there is one, is told when an
-// operation is enqueued, begins and ends; one that fails never ends.
+// operations are skipped. On a failure elsewhere, call Abort, because the other ranks would wait
+// for operations that do not come. The job, if there is one, is told when an operation is enqueued,
+// begins and ends; one that fails never ends.
 //
 // Threads: Abort from any thread, all else from the one that feeds the compute stream. A
 // communicator ends before its device and its job.
@@ -34,8 +34,8 @@ class Job;
 
 class Communicator {
  public:
-  /// Aborts what has not ended, so that no order in which ranks end can hang: who wants it done
-  /// synchronizes stream() first. To the other ranks, this one has ended.
+  /// Aborts what has not ended, so that no order in which ranks end can hang; to complete it,
+  /// synchronize stream() first. To the other ranks, this one has ended.
   virtual ~Communicator() = default;
 
   virtual const World& world() const = 0;

@@ -159,7 +159,7 @@ Result<Launch> FromSlurm(const Environment& environment) {
   return launch;
 }
 
-/// Without this, each process of a launcher that is not understood would train alone.
+/// Without this check, each process of an unsupported launcher would train alone.
 Status CheckNoOtherLauncher(const Environment& environment) {
   for (const char* name :
        {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "FLUX_JOB_SIZE"}) {
@@ -204,7 +204,7 @@ Result<Launch> ReadPlace(const Environment& environment) {
 
 Result<Launch> ReadLaunch(const Environment& environment) {
   PENSTOCK_ASSIGN(Launch launch, ReadPlace(environment));
-  // One rank alone meets nobody.
+  // A single rank meets no others.
   if (launch.size == 1 && !launch.by_pmix) return launch;
   PENSTOCK_ASSIGN(launch.token, ReadToken(environment));
   return launch;

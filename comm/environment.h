@@ -1,5 +1,5 @@
-// What a launcher says to a process through its environment: which rank it is, of how many, and
-// where the ranks meet. docs/ranks.md has the table.
+// Reads what a launcher passes to a process in its environment: its rank, the number of ranks, and
+// where they meet. docs/ranks.md has the table.
 //
 // A pure function of the environment; any thread.
 #pragma once
@@ -25,12 +25,12 @@ inline constexpr size_t kMaxToken = 256;
 struct Launch {
   uint32_t size = 1;
   uint32_t rank = 0;
-  /// Of this node, where the launcher says them.
+  /// Values for this node, if the launcher gives them.
   std::optional<uint32_t> local_size = {};
   std::optional<uint32_t> local_rank = {};
   /// Whether size and endpoints are to be had from PMIx (comm/pmix.h), and are not here.
   bool by_pmix = false;
-  /// Where rank 0 listens: at the first whose port is free. The others try all of them.
+  /// Rank 0 listens at the first of these with a free port. The others try all of them.
   std::vector<Endpoint> endpoints = {};
   /// What sets the port, and what to do if it is taken: for messages.
   std::string port_advice = {};

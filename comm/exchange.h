@@ -1,5 +1,5 @@
-// What a call of a communicator asks for, as a value: both collective operations in one form, their
-// words for messages, and whether two ranks ask for the same.
+// A communicator's call as a value: both collective operations in one form, their text for
+// messages, and whether the calls of two ranks match.
 #pragma once
 
 #include <cstddef>

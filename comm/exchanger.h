@@ -1,5 +1,5 @@
-// A library, or a way of our own, that carries out one exchange after the other between the ranks
-// of a CPU device. What is above it (comm/stream_communicator.h) is the same for all of them.
+// Executes one exchange after the other between the ranks of a CPU device, with a library or our
+// own code. The layer above (comm/stream_communicator.h) is the same for all.
 //
 // Threads: Run from one thread at a time, Abort from any.
 #pragma once
@@ -11,7 +11,7 @@ namespace penstock::comm {
 
 class Exchanger {
  public:
-  /// To the other ranks, this one has ended.
+  /// For the other ranks, this one has ended.
   virtual ~Exchanger() = default;
 
   /// Waits for the other ranks and returns when the exchange is over on this one: its memory may

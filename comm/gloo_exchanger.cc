@@ -157,7 +157,7 @@ Status GlooExchanger::AwaitCall(Peer& peer, const Exchange& exchange) {
   if (peer.call.fingerprint != call_.fingerprint) {
     return DifferentCalls(mesh_->rank(), ToString(exchange), peer.rank, peer.call.Text());
   }
-  // Nothing below waits: it came before the note, or the rank would not be in this call.
+  // Nothing below waits: the data came before the note, or the rank would not be in this call.
   if (peer.data_from != nullptr) AwaitReceived(*peer.data_from);
   if (peer.receipt_sent) AwaitSent(*peer.receipt_to);
   peer.receipt_to->send(static_cast<int>(peer.rank), kReceipt);

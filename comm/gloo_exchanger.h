@@ -1,11 +1,11 @@
 // Carries out exchanges over Gloo's connections.
 //
-// With each other rank, both sides post what they will receive, send their data, and behind it a
-// note of the call that they are in. Once a rank has that note, it has the data, and answers with a
-// receipt; an exchange is over once all receipts are there. Only notes and receipts are waited for:
-// when a connection ends, Gloo does not wake up who waits for data that has begun to move, but it
-// does wake up who waits for the small messages behind them. Data is sent under a number made of
-// the call, so that in ranks that are in different calls only the notes meet, and both are named.
+// For each other rank, both sides post their receives, send their data, and then a note that names
+// their call. A rank that has the note has the data, and answers with a receipt; an exchange ends
+// when all receipts have arrived. Only notes and receipts are waited for: when a connection ends,
+// Gloo does not wake waits for data that has begun to move, but it does wake waits for the small
+// messages after it. The tag of data depends on the call, so that ranks in different calls receive
+// only each other's notes, and both are named.
 //
 // A rank that ends says why in a last note, which the others pass on.
 //
@@ -49,7 +49,7 @@ class GlooExchanger final : public Exchanger {
     Buffer call_from, call_to;
     Buffer receipt_from, receipt_to;
     Buffer farewell_from, farewell_to;
-    Buffer data_from, data_to;  ///< of the exchange that runs
+    Buffer data_from, data_to;  ///< buffers of the running exchange
   };
 
   explicit GlooExchanger(std::unique_ptr<GlooMesh> mesh) : mesh_(std::move(mesh)) {}
@@ -71,7 +71,7 @@ class GlooExchanger final : public Exchanger {
 
   const std::unique_ptr<GlooMesh> mesh_;
   std::vector<std::unique_ptr<Peer>> peers_;  ///< they do not move: Gloo knows where they are
-  GlooNote call_;                             ///< of this rank
+  GlooNote call_;                             ///< note of this rank's call
   GlooNote farewell_;
 
   Mutex mutex_;

@@ -1,11 +1,10 @@
 // Gloo's TCP connections from this rank to every other one.
 //
-// Gloo has a thread of its own that reads and writes. When a connection ends, it tells whoever
-// waits for what has not begun to arrive, and nobody else: see comm/gloo_exchanger.h for what that
-// means to a protocol. It writes to sockets whose other side may be gone, so the process has to
-// ignore SIGPIPE, which is checked.
+// Gloo's own thread reads and writes. When a connection ends, it wakes only waits for data that has
+// not begun to arrive: see comm/gloo_exchanger.h for what that means for a protocol. It writes to
+// sockets whose other side may be gone, so the process must ignore SIGPIPE, which is checked.
 //
-// Threads: Connect from one; Close while nobody uses the mesh; the rest from any.
+// Threads: Connect from one; Close while the mesh is not in use; the rest from any.
 #pragma once
 
 #include <gloo/transport/context.h>
@@ -50,7 +49,7 @@ class GlooMesh {
 
   const uint32_t size_;
   const uint32_t rank_;
-  std::shared_ptr<gloo::transport::Context> context_;  ///< none with one rank
+  std::shared_ptr<gloo::transport::Context> context_;  ///< null with one rank
 };
 
 /// What Gloo says, without the place in its source.

@@ -1,5 +1,5 @@
-// What ranks tell each other beside the data, of a fixed size: in which call they are, and why they
-// end. As text, because the other side shows it to people.
+// Notes of a fixed size that ranks send each other besides data: their call, and why they end. The
+// reason is text, because the other side shows it to people.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace penstock::comm {
 struct GlooNote {
   static constexpr size_t kMostText = 1012;
 
-  uint64_t fingerprint = 0;  ///< of a call
+  uint64_t fingerprint = 0;  ///< fingerprint of a call
   uint32_t length = 0;
   char text[kMostText] = {};
 

@@ -1,9 +1,8 @@
-// What rank 0 makes of the calls of all ranks: agreement, gathering, votes, the common end.
+// Rank 0's handling of the calls of all ranks: agreement, gathering, votes, the common end.
 //
-// A call is complete when every rank has made it, and all have the same answer then. Ranks that do
-// not make the same calls end the job: one that gathers where another agrees, votes for another
-// commit, or finishes while others wait. A rank's misuse must not leave the others waiting for
-// ever.
+// A call is complete when every rank has made it; all then get the same answer. Ranks that make
+// different calls end the job: one that gathers while another agrees, votes for another commit, or
+// finishes while others wait. A rank's misuse must not leave the others waiting forever.
 //
 // Pure: calls in, replies out. Threads: one at a time.
 #pragma once
@@ -53,9 +52,9 @@ class Hub {
  private:
   /// The calls of one channel that wait for the rest.
   struct Round {
-    uint64_t count = 1;  ///< of this call in its channel
+    uint64_t count = 1;  ///< number of this call in its channel
     std::vector<std::optional<Message>> said;
-    uint32_t ranks = 0;  ///< that have made it
+    uint32_t ranks = 0;  ///< ranks that have made it
   };
 
   Round& RoundOf(Channel channel) { return rounds_[static_cast<size_t>(channel)]; }

@@ -46,7 +46,7 @@ class OneRankJob final : public Job {
   const std::vector<std::string> hosts_;
   mutable Mutex mutex_;
   Status failure_ GUARDED_BY(mutex_);
-  const std::string address_;  ///< nobody asks for it
+  const std::string address_;  ///< empty, as there is no other rank
 };
 
 }  // namespace
@@ -69,7 +69,8 @@ Result<std::unique_ptr<Job>> Job::Join(const Environment& environment, JobOption
 Result<bool> Job::HasSeveralRanks(const Environment& environment) {
   PENSTOCK_ASSIGN(const Launch launch, ReadLaunch(environment));
   if (!launch.by_pmix || launch.rank > 0) return launch.size > 1 || launch.rank > 0;
-  // PMIx says how many only to whoever joins; the launchers that have it say so beside it.
+  // PMIx tells the number of ranks only to processes that join; its launchers set it in the
+  // environment, too.
   for (const char* size : {"OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"}) {
     if (environment(size).value_or("1") != "1") return true;
   }

@@ -1,19 +1,20 @@
-// The ranks of a run, seen from one of them: who they are, whether they agree, and whether they
+// The ranks of a run, seen from one of them: their identities, whether they agree, and whether they
 // live. docs/ranks.md says how ranks are started and what happens when one fails.
 //
 // A job is a star of TCP connections to rank 0, with a thread in each process ("penstock-job"). It
-// carries small things: agreement before the first step, addresses for a library's own connections,
-// votes on commits, heartbeats. Weights and gradients go another way (comm/communicator.h).
+// carries small messages: agreement before the first step, addresses for a library's own
+// connections, votes on commits, heartbeats. Weights and gradients use comm/communicator.h.
 //
-// Fate is shared. A rank that fails says so, a rank that ends without a word is noticed by its
-// connection, and one that does not answer by its heartbeats. Each rank that can still answer then
-// learns the verdict, a line that names the rank that was the reason, and the owner's function is
-// called with it on the job's thread. Every call that waits returns the verdict.
+// If one rank fails, all end. A failing rank reports it, a rank that ends silently is noticed by
+// its connection, and one that does not answer by its heartbeats. Each rank that can still answer
+// then gets the verdict, a line that names the rank that caused it, and the owner's function is
+// called with it on the job's thread. Every waiting call returns the verdict.
 //
 // With one rank there is no socket and no thread, and every call returns at once.
 //
 // Threads: any. Agree and Gather are called by one thread at a time, and so are Vote and Finish;
-// all ranks make the same of these calls in the same order, but for Vote beside the others.
+// all ranks make the same of these calls in the same order, except that Vote may overlap the
+// others.
 #pragma once
 
 #include <chrono>
@@ -37,9 +38,9 @@ using Environment = std::function<std::optional<std::string>(const std::string& 
 inline constexpr std::chrono::seconds kLeastTimeout{2};
 
 struct Timeouts {
-  /// A rank that has not answered for so long is taken for dead.
+  /// A rank that has not answered for this long is considered dead.
   std::chrono::seconds heartbeat{30};
-  /// An operation that was begun so long ago and has not ended is taken for stuck.
+  /// An operation that has not ended after this long is considered stuck.
   std::chrono::seconds operation{600};
 };
 
@@ -50,7 +51,7 @@ struct JobOptions {
   /// Called once, on the job's thread, when the job of several ranks has failed; not when Agree
   /// returned an error, which all ranks have then. `report` says in lines what this rank did last
   /// and, on rank 0, how far the others were. It may end the process, and must not destroy the job,
-  /// which waits for it. None: only calls learn of the failure.
+  /// which waits for it. If empty, only calls report the failure.
   std::function<void(const Error& verdict, const std::string& report)> on_failure;
 };
 
@@ -67,8 +68,8 @@ class Job {
   /// Returns whether a launcher has left word of several ranks, without waiting for any. Errors:
   /// kInvalidArgument as of Join.
   static Result<bool> HasSeveralRanks(const Environment& environment);
-  /// Leaves the job, and waits a second at most for the others to have heard what this rank said
-  /// last. A rank that leaves without Finish has failed, to the others.
+  /// Leaves the job, and waits at most a second until the others have received this rank's last
+  /// message. For the others, a rank that leaves without Finish has failed.
   virtual ~Job() = default;
 
   virtual const World& world() const = 0;
@@ -84,8 +85,8 @@ class Job {
 
   /// Waits for all ranks. Returns ok if `mine` of every rank is ok, and otherwise, on all ranks,
   /// the error of the lowest rank that has one, which the message names; one that all ranks have in
-  /// the same words is returned as it is. After an error the job has ended: nobody is missed, and
-  /// later calls return it.
+  /// the same words is returned as it is. After an error the job has ended: no rank is reported as
+  /// missing, and later calls return it.
   virtual Status Agree(const Status& mine) = 0;
   /// Returns every rank's text, by rank. For small things, at most 16 MiB each.
   virtual Result<std::vector<std::string>> Gather(std::string mine) = 0;
@@ -98,15 +99,15 @@ class Job {
   virtual void Doing(std::string_view what) = 0;
   /// Says how far this rank is. Cheap; from the thread that feeds the device or from a stream.
   virtual void Entered(const Operation& operation, OperationState state) = 0;
-  /// Ends the job on all ranks with this error, within a second; the first one counts. The end of
-  /// another rank within half a second is taken for the reason instead: it breaks connections, and
-  /// whoever notices that first is not to blame.
+  /// Ends the job on all ranks with this error, within a second; the first one counts. If another
+  /// rank ends within half a second, that counts as the reason instead: it breaks connections, and
+  /// the rank that notices first is not the cause.
   virtual void Fail(const Error& why) = 0;
   /// Returns why the job has failed; ok as long as it has not.
   virtual Status status() const = 0;
   /// Whether it has ended because Agree returned an error, which all ranks have then.
   virtual bool ended_agreed() const = 0;
-  /// Waits until all ranks have called it; afterwards nobody is missed.
+  /// Waits until all ranks have called it; afterwards no rank is reported as missing.
   virtual Status Finish() = 0;
 };
 

@@ -83,7 +83,7 @@ Status Meeting::Depart(uint32_t rank, const Exchange& mine) {
     std::fill(present_.begin(), present_.end(), nullptr);
     changed_.NotifyAll();
   }
-  // Not even a failure ends this: the others, which wait for nothing, read this rank's memory.
+  // A failure does not end this wait: the others, which do not wait, read this rank's memory.
   while (copying_ > 0) changed_.Wait(mutex_);
   while (Clock::now() < due_) {
     if (failure_) return ErrorOf(rank, mine);

@@ -1,5 +1,5 @@
 // Where ranks that are threads of one process meet for each exchange. In between, each rank copies
-// what it receives out of the others' memory, directly: nobody may write there before all have
+// what it receives out of the others' memory, directly: it must not be written before all have
 // arrived, nor after that before all have copied.
 //
 // With a link, an exchange lasts as long as the link would take from the moment at which the last
@@ -34,10 +34,10 @@ class Meeting {
   static Clock::duration TimeOf(const LinkSpeed& link, Bytes part, uint32_t ranks);
 
  private:
-  using Exchanges = std::vector<const Exchange*>;  ///< by rank; null: not there
+  using Exchanges = std::vector<const Exchange*>;  ///< indexed by rank; null: not there
   struct Failure {
     Error error;
-    std::optional<uint32_t> rank;  ///< that has left
+    std::optional<uint32_t> rank;  ///< rank that has left
   };
 
   /// Waits until all ranks are there, and returns what they ask for. All of it, and the memory,
@@ -56,10 +56,10 @@ class Meeting {
   Mutex mutex_;
   CondVar changed_;
   Exchanges present_ GUARDED_BY(mutex_);
-  uint64_t begun_ GUARDED_BY(mutex_) = 0;     ///< exchanges at which all ranks have been
-  size_t arrived_ GUARDED_BY(mutex_) = 0;     ///< ranks at the one that comes next
+  uint64_t begun_ GUARDED_BY(mutex_) = 0;     ///< exchanges that all ranks have joined
+  size_t arrived_ GUARDED_BY(mutex_) = 0;     ///< ranks that have joined the next one
   size_t copying_ GUARDED_BY(mutex_) = 0;     ///< ranks that have not copied in the newest one
-  Clock::time_point due_ GUARDED_BY(mutex_);  ///< when the link is done with it
+  Clock::time_point due_ GUARDED_BY(mutex_);  ///< time when the link has finished it
   std::optional<Failure> failure_ GUARDED_BY(mutex_);
 };
 

@@ -54,7 +54,7 @@ NcclCommunicator::NcclCommunicator(const NcclLibrary& nccl, Job& job, ActivityMe
     : nccl_(nccl), job_(job), meter_(meter), world_(job.world()), stream_(std::move(stream)) {}
 
 NcclCommunicator::~NcclCommunicator() {
-  // Nothing may be enqueued on a communicator that goes.
+  // Nothing may be enqueued on a communicator that is being destroyed.
   stream_.reset();
   if (communicator_ != nullptr) static_cast<void>(nccl_.comm_destroy(communicator_));
 }
@@ -73,7 +73,7 @@ Status NcclCommunicator::Connect(const std::string& id) {
 
 Status NcclCommunicator::WarmUp(device::Device& device) {
   const Bytes free = device.limit() - device.used();
-  // Of both sides of an exchange, which are rounded up.
+  // Max bytes for both sides of an exchange, which are rounded up.
   const Bytes most{free / (2 * world_.size * device::kDeviceAlignment) *
                    device::kDeviceAlignment.value};
   for (const Bytes wanted : kWarmUpParts) {

@@ -1,8 +1,8 @@
 // The communicator of a CUDA device: NCCL's operations, enqueued on a stream of the device.
 //
-// NCCL compares nothing between ranks, does not notice that one has ended, and cannot be
-// interrupted: its own abort is known to hang. So Abort ends what comes later, and what runs waits
-// until the job's verdict ends the process.
+// NCCL does not compare calls between ranks, does not notice that a rank has ended, and cannot be
+// interrupted: its own abort is known to hang. So Abort ends later operations, and running ones
+// wait until the job ends the process.
 #pragma once
 
 #include <memory>
@@ -38,7 +38,7 @@ class NcclCommunicator final : public Communicator {
                    std::unique_ptr<device::CudaStream> stream);
   Status Connect(const std::string& id);
   Status WarmUp(device::Device& device);
-  /// Calls `enqueue` with the stream, unless the communicator has failed. Job and meter are told.
+  /// Calls `enqueue` with the stream, unless the communicator has failed. Notifies job and meter.
   template <typename Enqueue>
   void Transfer(const Operation& operation, Enqueue enqueue) EXCLUDES(mutex_);
   Status GatherOn(CUstream_st* stream, std::byte* data, Bytes part);

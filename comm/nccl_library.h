@@ -1,7 +1,7 @@
-// NCCL's functions, found when the first communicator is made.
+// NCCL's functions, looked up when the first communicator is created.
 //
-// The library is loaded then and not linked: it is large, a run of one rank needs nothing of it,
-// and a machine with one GPU may not have it.
+// The library is loaded then and not linked: it is large, a run of one rank does not need it, and a
+// machine with one GPU may not have it.
 #pragma once
 
 #include <nccl.h>

@@ -1,4 +1,4 @@
-// In place of the communicator over Gloo, in builds without it.
+// Replaces the communicator over Gloo in builds without it.
 #include <memory>
 
 #include "comm/communicator.h"

@@ -1,4 +1,4 @@
-// In place of the communicator over NCCL, in builds without it.
+// Replaces the communicator over NCCL in builds without it.
 #include <memory>
 
 #include "comm/communicator.h"

@@ -1,7 +1,7 @@
 // The last operations of a rank, for the report that it leaves when the job fails.
 //
-// A ring of fixed size: adding takes no memory once names have been as long. Pure. Threads: one at
-// a time.
+// A ring of fixed size: adding allocates no memory once names have been as long. Pure. Threads: one
+// at a time.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,7 @@ class OperationLog {
     Operation operation;
   };
   std::vector<Moment> moments_;
-  size_t next_ = 0;  ///< where the next one goes, and the oldest is, once all are there
+  size_t next_ = 0;  ///< place of the next one, and of the oldest once all are there
 };
 
 }  // namespace penstock::comm

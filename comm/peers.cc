@@ -134,7 +134,7 @@ void Peers::SendToAll(const Frame& frame) {
 }
 
 Peers::Ready Peers::Wait(SteadyTime deadline) {
-  // All that are ready: who judges afterwards must not judge by some of them.
+  // Takes all that are ready: later decisions must not rest on a part of them.
   events_.resize(connections_.size() + 1);
   Ready ready;
   const int count = ::epoll_wait(epoll_.get(), events_.data(), static_cast<int>(events_.size()),

@@ -1,9 +1,9 @@
 // The connections of a job, and one wait for all of them.
 //
-// A peer is a connection under a number: a rank, or the number of a caller that has not said its
-// rank yet. Sending never blocks: what the socket does not take stays in a queue, and Wait goes on
-// with it. A connection that fails while it is written to is read to its end all the same, because
-// the other side may have said why before it ended.
+// A peer is a connection with a number: a rank, or the number of a caller that has not sent its
+// rank yet. Sending never blocks: what the socket does not take stays in a queue, and Wait sends it
+// later. A connection that fails during a write is still read to its end, because the other side
+// may have sent a reason before it ended.
 //
 // Threads: one at a time.
 #pragma once
@@ -37,8 +37,8 @@ class Connection {
   /// Goes on with what was left.
   void Flush();
   struct Received {
-    size_t bytes;  ///< that are new in arrived()
-    bool open;     ///< false: nothing will come any more
+    size_t bytes;  ///< new bytes in arrived()
+    bool open;     ///< false: nothing more will arrive
   };
   /// Takes what is there, up to a bound that keeps one peer from holding up the others.
   Received Receive();
@@ -49,8 +49,8 @@ class Connection {
   UniqueFd socket_;
   MessageParser arrived_;
   std::deque<Frame> output_;
-  size_t sent_ = 0;      ///< of the first frame
-  bool broken_ = false;  ///< what is sent is dropped
+  size_t sent_ = 0;      ///< sent bytes of the first frame
+  bool broken_ = false;  ///< whether sent data is dropped
 };
 
 class Peers {
@@ -73,15 +73,15 @@ class Peers {
   void SendToAll(const Frame& frame);
 
   struct Ready {
-    std::vector<uint32_t> peers;  ///< that have something to receive, or have closed
+    std::vector<uint32_t> peers;  ///< peers that have something to receive, or have closed
     bool also = false;
   };
   /// Waits until something is ready or the deadline passes. Returns all that is ready then.
   Ready Wait(SteadyTime deadline);
   /// Waits until all has been sent and the others have closed, or the deadline passes. What arrives
-  /// meanwhile is dropped. A socket that is closed with bytes that nobody has read takes back what
-  /// the other side has yet to receive: so whoever has said the last word waits. Nothing else is
-  /// waited for afterwards.
+  /// meanwhile is dropped. Closing a socket with unread bytes discards what the other side has yet
+  /// to receive, so the side that sent the last message waits. Afterwards it waits for nothing
+  /// else.
   void AwaitClosed(SteadyTime deadline);
 
  private:
@@ -96,7 +96,7 @@ class Peers {
   UniqueFd epoll_;
   int also_;
   std::map<uint32_t, Peer> connections_;
-  std::vector<epoll_event> events_;  ///< of Wait
+  std::vector<epoll_event> events_;  ///< events of Wait
 };
 
 }  // namespace penstock::comm

@@ -1,7 +1,8 @@
-// What PMIx, the service beside a process that mpirun or srun --mpi=pmix has started, says of the
-// job, and a value that rank 0 leaves there for the others. Its library is asked for nothing else.
+// Information about the job from PMIx, the service of processes started by mpirun or srun
+// --mpi=pmix, and a value that rank 0 publishes there for the others. Its library is used for
+// nothing else.
 //
-// Threads: one. The library has a thread of its own from Start to the end of the object.
+// Threads: one. The library has its own thread from Start to the end of the object.
 #pragma once
 
 #include <chrono>

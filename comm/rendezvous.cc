@@ -83,7 +83,7 @@ Result<MeetingPoint> MeetByPmix(Launch launch, std::chrono::seconds timeout) {
   }
   const bool one_host = place.local_size == place.size;
   PENSTOCK_ASSIGN(const Listener listener, Listen(0, one_host));
-  // Only processes of the job have what PMIx hands on.
+  // Only processes of the job have the values that PMIx distributes.
   if (launch.token.empty()) {
     PENSTOCK_ASSIGN(launch.token, MakeToken());
   }

@@ -1,14 +1,15 @@
-// How the ranks of a job meet: rank 0 listens, the others come, and each learns who all are.
+// How the ranks of a job meet: rank 0 listens, the others connect, and each gets the list of
+// members.
 //
 // A rank connects and greets with its rank, the world's size, the run and the job's token. Rank 0
-// welcomes it, or says what is wrong with the greeting: first the token, so that who does not know
-// it learns nothing. A rank that is welcome has joined once it says so: it may
-// have given up waiting and come again meanwhile. When all have joined, rank 0 tells all who they
-// are. A rank that joined and has gone, and one that is missing when the time is over, end the
-// meeting for all.
+// welcomes it, or replies what is wrong with the greeting: first the token, so that a process
+// without it learns nothing. A welcomed rank has joined once it confirms that: it may have given up
+// waiting and connected again meanwhile. When all have joined, rank 0 sends the list of members to
+// all. If a rank that joined has gone, or one is missing when the time is over, the meeting ends
+// for all.
 //
-// Strangers may connect while rank 0 listens. They get nothing but a refusal, and those that do not
-// greet in time are dropped; when there are too many, the oldest is.
+// Strangers may connect while rank 0 listens. They only get a refusal, and those that do not greet
+// in time are dropped; when there are too many, the oldest is.
 //
 // Threads: one.
 #pragma once
@@ -28,8 +29,8 @@ namespace penstock::comm {
 
 struct MeetingPoint {
   World world;
-  std::vector<Member> members;  ///< by rank
-  /// At rank 0 those of ranks 1, 2, …, in this order; elsewhere the one to rank 0.
+  std::vector<Member> members;  ///< indexed by rank
+  /// Rank 0 has connections to ranks 1, 2, …, in this order; others have the one to rank 0.
   std::vector<Connection> connections;
 };
 
@@ -48,8 +49,7 @@ Result<MeetingPoint> HostMeeting(const Launch& launch, std::span<const Listener>
                                  std::chrono::milliseconds greeting_time = kGreetingTime);
 Result<MeetingPoint> VisitMeeting(const Launch& launch, std::chrono::seconds timeout);
 
-/// Returns a rank's place on its node: what the launcher said, and otherwise what the names of the
-/// hosts show.
+/// Returns a rank's place on its node: from the launcher, or else from the names of the hosts.
 World PlaceOf(const Launch& launch, const std::vector<Member>& members);
 
 }  // namespace penstock::comm

@@ -16,9 +16,9 @@ using std::chrono::steady_clock;
 
 /// How long one of several endpoints may take to answer a greeting.
 constexpr std::chrono::seconds kAnswerTime{5};
-/// Between two rounds of all endpoints.
+/// Pause between two rounds of all endpoints.
 constexpr std::chrono::milliseconds kPause{200};
-/// Rank 0 gives up first, and says who is missing.
+/// Rank 0 gives up first, and names the missing ranks.
 constexpr std::chrono::seconds kRankZeroFirst{10};
 
 Result<Message> AwaitMessage(Connection* connection, SteadyTime deadline) {
@@ -53,7 +53,7 @@ Result<Connection> Greet(const Launch& launch, const Endpoint& endpoint, SteadyT
   if (answer->type == MessageType::kEnd && !StatusOf(*answer).ok()) {
     return StatusOf(*answer).error();
   }
-  // Whoever connects to a port of its own host at which nobody listens may meet itself.
+  // A connection to an unused port of the own host may connect to itself.
   return MakeError(ErrorCode::kUnavailable, "{}: nobody is there yet", EndpointName(endpoint));
 }
 
@@ -88,7 +88,7 @@ Result<MeetingPoint> VisitMeeting(const Launch& launch, std::chrono::seconds tim
       Result<Connection> connection = Greet(launch, endpoint, end);
       if (connection.ok()) return AwaitStart(launch, *std::move(connection), timeout);
       why = connection.error();
-      // Where there are several, another run may be at this one.
+      // If there are several, another run may use this one.
       if (why.code == ErrorCode::kInvalidArgument && !several) return why;
     }
     std::this_thread::sleep_until(std::min(deadline, steady_clock::now() + kPause));

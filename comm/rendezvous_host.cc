@@ -23,7 +23,7 @@ using std::chrono::steady_clock;
 
 /// How long the last word may take to arrive.
 constexpr std::chrono::seconds kLastWordTime{1};
-/// Connections that may be nobody's yet.
+/// Max connections that have not joined yet.
 constexpr ptrdiff_t kStrangers = 64;
 
 /// Compares in a time that does not tell how much is the same.
@@ -227,7 +227,7 @@ class Reception {
     return !guest.second.rank.has_value();
   }
 
-  /// When the oldest stranger has to have greeted; `none` without one.
+  /// Returns when the oldest stranger must have greeted; `none` without one.
   SteadyTime NextGreetingEnd(SteadyTime none) const {
     const auto oldest = std::find_if(guests_.begin(), guests_.end(), IsStranger);
     return oldest == guests_.end() ? none : oldest->second.greets_until;
@@ -240,7 +240,7 @@ class Reception {
     }
   }
 
-  /// If there are too many. It may be a rank after all, and comes again then.
+  /// Called if there are too many. It may be a rank after all, which then connects again.
   void DropOldestStranger() {
     if (std::count_if(guests_.begin(), guests_.end(), IsStranger) < kStrangers) return;
     Drop(std::find_if(guests_.begin(), guests_.end(), IsStranger)->first);
@@ -286,7 +286,7 @@ class Reception {
   const std::chrono::milliseconds greeting_time_;
   Peers peers_;
   std::vector<Member> members_;
-  std::map<uint32_t, Guest> guests_;  ///< by number, in the order in which they came
+  std::map<uint32_t, Guest> guests_;  ///< keyed by number, in the order in which they came
   std::vector<std::optional<uint32_t>> guests_of_ranks_;
   uint32_t next_guest_ = 0;
   uint32_t joined_ = 0;

@@ -158,7 +158,7 @@ bool IsLoopback(const std::string& host) {
 Result<Listener> Listen(uint16_t port, bool loopback) {
   if (loopback) return ListenOn(InternetAddress(INADDR_LOOPBACK, port), port);
   Result<Listener> both = ListenOn(AnyInternet6Address(port), port);
-  // Without IPv6 there is no such socket; a port that is taken is so for both.
+  // Without IPv6 there is no such socket; a port in use is in use for both.
   if (both.ok() || both.error().code == ErrorCode::kUnavailable) return both;
   return ListenOn(InternetAddress(INADDR_ANY, port), port);
 }
@@ -175,7 +175,7 @@ Result<std::vector<Listener>> ListenAt(const Endpoint& endpoint) {
     } else if (listener.error().code == ErrorCode::kUnavailable) {
       return listener.error();
     }
-    // Else the address is none of this host's, or of a family that it does not have.
+    // Otherwise the address is not of this host, or of a family that it does not have.
   }
   if (listeners.empty()) {
     PENSTOCK_ASSIGN(Listener all, Listen(endpoint.port, IsLoopback(endpoint.host)));

@@ -1,6 +1,6 @@
 // Sockets over which the ranks of a job meet: listening, connecting, names of hosts.
 //
-// No call blocks beyond its deadline but for the look-up of a name, which has time-outs of its own.
+// No call blocks beyond its deadline, except the look-up of a name, which has its own time-outs.
 // Descriptors are non-blocking and do not survive exec. Any thread.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace penstock::comm {
 
 using SteadyTime = std::chrono::steady_clock::time_point;
 
-/// Where a rank may be reached: a name or an address, and a port.
+/// The endpoint of a rank: a name or an address, and a port.
 struct Endpoint {
   std::string host;
   uint16_t port = 0;
@@ -60,7 +60,7 @@ int MillisecondsTo(SteadyTime deadline);
 /// Returns the IP address of this end of a connection; empty if the system does not say.
 std::string LocalAddress(int descriptor);
 
-/// This host's name, and the addresses of its interfaces that are up, but for loopback ones.
+/// This host's name, and the addresses of its active interfaces, except loopback ones.
 std::string HostName();
 std::vector<std::string> InterfaceAddresses();
 

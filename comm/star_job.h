@@ -1,13 +1,13 @@
 // A job of several ranks: a star of connections to rank 0, which each rank's thread "penstock-job"
 // serves.
 //
-// The thread takes what callers hand on (comm/calls.h), sends and receives (comm/peers.h), tells
-// the others each second how far this rank is, and judges what it hears (comm/watch.h). That of
-// rank 0 answers the calls of all, its own among them (comm/hub.h), and says the last word. The
-// others judge rank 0 alone, and take from it what else is the matter.
+// The thread takes messages from callers (comm/calls.h), sends and receives (comm/peers.h), reports
+// this rank's progress to the others each second, and monitors them (comm/watch.h). The thread of
+// rank 0 answers the calls of all ranks, including its own (comm/hub.h), and decides. The others
+// monitor only rank 0, and get all other verdicts from it.
 //
-// The thread ends with the job, and after it nothing of this object runs: the destructor waits for
-// it, and with it for the owner's function.
+// The thread ends with the job, and nothing of this object runs after it: the destructor waits for
+// it, and for the owner's function.
 #pragma once
 
 #include <memory>

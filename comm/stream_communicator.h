@@ -1,5 +1,5 @@
-// The communicator of a CPU device: a stream of the device, on whose thread an exchanger carries
-// out one operation after the other.
+// The communicator of a CPU device: a stream of the device, on whose thread an exchanger executes
+// one operation after the other.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@ namespace penstock::comm {
 
 class StreamCommunicator final : public Communicator {
  public:
-  /// Owns the exchanger. `job` and `meter`, if any, are told of every operation. Errors:
+  /// Owns the exchanger. `job` and `meter`, if any, are notified of every operation. Errors:
   /// kUnavailable if there is no thread for the stream.
   static Result<std::unique_ptr<Communicator>> Create(device::Device& device, const World& world,
                                                       std::unique_ptr<Exchanger> exchanger,

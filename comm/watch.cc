@@ -13,7 +13,7 @@ namespace {
 /// A tick that comes so long after the one before is late.
 constexpr std::chrono::seconds kLate{3};
 
-/// Where an operation is in a run. None is before all.
+/// The position of an operation in a run; nullopt is before all.
 using Position = std::optional<std::pair<uint64_t, uint32_t>>;
 
 Position PositionOf(const std::optional<Operation>& operation) {
@@ -158,7 +158,7 @@ std::optional<Error> Watch::StuckOperation() const {
   const auto limit = static_cast<uint64_t>(*limits_.operation / kTick);
   const auto is_stuck = [limit](const Seen& seen) { return seen.inside > limit; };
   if (std::none_of(seen_.begin(), seen_.end(), is_stuck)) return {};
-  // Of those that are furthest, the lowest rank. It stands for what the others should be in.
+  // The lowest of the ranks that are furthest, whose operation the others should be in.
   const auto is_behind = [](const Seen& a, const Seen& b) {
     return PositionOf(a.progress.begun) < PositionOf(b.progress.begun);
   };

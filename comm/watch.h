@@ -1,13 +1,13 @@
-// Judges from what is heard of the ranks whether the job lives: who has ended, who does not answer,
-// and who is missing in an operation or a commit.
+// Decides from the ranks' messages whether the job is alive: which ranks have ended, do not answer,
+// or are missing in an operation or a commit.
 //
 // Ages are counted in ticks of a second, and a tick that is late counts as one: while this process
-// itself was stopped (Ctrl-Z of the whole job, a laptop's lid), nobody has aged, and the first tick
-// afterwards judges nothing, as what the others have sent is yet to be read. A second one in
-// succession is judged: a machine that is always late must not blind the watch.
+// itself was stopped (Ctrl-Z of the whole job, a laptop's lid), no rank has aged, and the first
+// tick afterwards is ignored, because messages of the others are yet to be read. A second late tick
+// in a row counts: a machine that is always late must not disable the watch.
 //
-// An error that a rank tells of is believed half a second later only: the end of a rank breaks
-// connections of others, whose errors must not be taken for the reason.
+// An error that a rank reports counts only half a second later: the end of a rank breaks
+// connections of others, whose errors must not be mistaken for the cause.
 //
 // Pure: events and time in, a verdict out. Threads: one at a time.
 #pragma once
@@ -53,8 +53,8 @@ class Watch {
 
   struct Limits {
     std::chrono::seconds heartbeat{30};
-    /// For operations and commits. None: they are not judged, by one who does not hear of all
-    /// ranks.
+    /// Limit for operations and commits. If empty, they are not checked, because this rank does not
+    /// hear of all ranks.
     std::optional<std::chrono::seconds> operation = {};
   };
 
@@ -87,7 +87,7 @@ class Watch {
  private:
   struct Seen {
     bool expected = false;  ///< its silence is judged
-    bool has_told = false;  ///< of an error
+    bool has_told = false;  ///< whether it has reported an error
     uint64_t silent = 0;    ///< ticks
     uint64_t inside = 0;    ///< ticks since it began an operation that has not ended
     Progress progress = {};
@@ -95,7 +95,7 @@ class Watch {
   /// A commit of which some ranks have made their part.
   struct Commit {
     uint64_t step = 0;
-    std::vector<bool> made = {};  ///< by rank
+    std::vector<bool> made = {};  ///< indexed by rank
     uint64_t age = 0;             ///< ticks since the first has
   };
 

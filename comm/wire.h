@@ -5,8 +5,8 @@
 // text, which is the rest. Numbers are little-endian. All ranks are the same program, so that there
 // is one version, in the magic.
 //
-// Nothing that arrives is trusted: lengths are bounded before anything is taken for them, and what
-// is not a message is an error of the connection. Plain values and functions; any thread.
+// Received data is not trusted: lengths are bounded before memory is allocated for them, and
+// anything but a message is an error of the connection. Plain values and functions; any thread.
 #pragma once
 
 #include <cstddef>
@@ -28,16 +28,16 @@ namespace penstock::comm {
 inline constexpr size_t kMostText = 16 << 20;
 /// The largest key.
 inline constexpr size_t kMostKey = 1024;
-/// The largest payload: a text, and what stands before it.
+/// The largest payload: a text, and the fields before it.
 inline constexpr size_t kMostPayload = kMostText + 4096;
-/// The largest payload of a connection that has not said yet who it is.
+/// The largest payload of a connection that has not greeted yet.
 inline constexpr size_t kMostGreeting = 4096;
 /// The longest error that is handed on, and the longest name of a host.
 inline constexpr size_t kMostError = 16384;
 inline constexpr size_t kMostHost = 64;
 
 enum class MessageType : uint32_t {
-  // Of the start (comm/rendezvous.h).
+  // Messages of the start (comm/rendezvous.h).
   kHello = 1,  ///< to rank 0: number is the rank, a its world size, b the pid; key the run,
                ///< text a Greeting
   kWelcome,    ///< from rank 0: the greeting was right
@@ -48,8 +48,8 @@ enum class MessageType : uint32_t {
   kGather,  ///< text
   kVote,    ///< a is the step, b the session
   kFinish,
-  kReply,  ///< from rank 0: text is a value; b is which of several replies
-  // Without a reply.
+  kReply,  ///< from rank 0: text is a value; b numbers several replies
+  // Messages without a reply.
   kHeartbeat,  ///< text: the progress of the sender
   kFail,       ///< to rank 0: a and text are an error of the sender
   kEnd,  ///< from rank 0: number is an EndKind, a and text a status; to rank 0: why it was given up
@@ -95,7 +95,7 @@ class MessageParser {
  private:
   size_t most_payload_;
   std::string bytes_;
-  size_t taken_ = 0;  ///< of bytes_
+  size_t taken_ = 0;  ///< bytes taken of bytes_
 };
 
 /// What stands in a text that holds several values, one after the other.
@@ -128,7 +128,7 @@ class TextReader {
 /// What a rank says of itself when it greets, beside numbers and the run.
 struct Greeting {
   std::string host;
-  std::string token;  ///< of the job; no message to a person has it
+  std::string token;  ///< the job's token; no message to a person has it
 };
 std::string EncodeGreeting(const Greeting& greeting);
 /// Errors: kCorruption if `text` is none.

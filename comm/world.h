@@ -1,5 +1,4 @@
-// Which ranks there are, which one this process is, and what an operation between them is for.
-// Plain values.
+// The ranks, the rank of this process, and the purpose of an operation between them. Plain values.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +18,8 @@ struct World {
 /// Names an operation: in messages, and to find ranks that are not in the same one. All of it is
 /// the same on all ranks.
 struct Operation {
-  uint64_t step = 0;   ///< of the run, from 1; 0: before the first step
-  uint32_t index = 0;  ///< of the step's operations, in their order
+  uint64_t step = 0;   ///< step of the run, from 1; 0: before the first step
+  uint32_t index = 0;  ///< number of the operation in its step
   std::string what;    ///< "weights of h.3", for people
 
   bool operator==(const Operation&) const = default;

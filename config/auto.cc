@@ -19,7 +19,7 @@ constexpr const char* kScheduler = "scheduler.type";
 constexpr const char* kWarmupMaxRate = "scheduler.params.warmup_max_lr";
 constexpr const char* kWarmupSteps = "scheduler.params.warmup_num_steps";
 constexpr const char* kFp16 = "fp16.enabled";
-/// Of the Trainer: per_device_train_batch_size.
+/// The Trainer's default of per_device_train_batch_size.
 constexpr int64_t kTrainerMicroBatch = 8;
 
 bool IsAuto(const json* value) { return value != nullptr && *value == json("auto"); }
@@ -88,8 +88,8 @@ class Resolver {
         {.path = path, .given = given, .value = value.dump(), .source = source});
   }
 
-  /// Where the configuration has another value, that is what the user has to know; a value of a
-  /// wrong type is left to the reader.
+  /// Reports that the configuration has another value; a value of a wrong type is left to the
+  /// reader.
   Status Compare(const std::string& flag, const std::string& path, const json& now,
                  const json& value) const {
     if (now == value || (!now.is_number() && !now.is_boolean())) return {};

@@ -1,5 +1,5 @@
-// What gives a key its value that says "auto": the first of a flag, the run that is resumed,
-// transformers' Trainer and the key's default. docs/config.md has the rule.
+// Determines the value of an "auto" key: the first of a flag, the resumed run, transformers'
+// Trainer and the key's default. docs/config.md has the rule.
 //
 // Threads: any.
 #pragma once
@@ -21,7 +21,7 @@ struct AutoFlags {
   std::optional<double> weight_decay;
   std::optional<double> max_grad_norm;
   std::optional<int64_t> warmup_steps;
-  std::optional<double> warmup_ratio;  ///< of the last step, in [0, 1]; not with warmup_steps
+  std::optional<double> warmup_ratio;  ///< share of the last step, in [0, 1]; not with warmup_steps
   std::optional<int64_t> per_device_train_batch_size;
   std::optional<int64_t> gradient_accumulation_steps;
   bool fp16 = false;
@@ -30,18 +30,18 @@ struct AutoFlags {
   bool operator==(const AutoFlags&) const = default;
 };
 
-/// Where values for "auto" come from.
+/// The sources of values for "auto".
 struct AutoSources {
   AutoFlags flags = {};
-  /// Of a run that is resumed: a JSON object with keys of a configuration, which has what the last
-  /// commit was computed with. Empty: none.
+  /// A resumed run's values: a JSON object of configuration keys with which the last commit was
+  /// computed. Empty: none.
   std::string resumed = {};
 };
 
 /// A key that got its value so.
 struct AutomaticKey {
   std::string path;
-  bool given = true;  ///< it says "auto"; false: it is not there
+  bool given = true;  ///< it is "auto"; false: it is missing
   std::string value;  ///< JSON
   std::string source;
   bool operator==(const AutomaticKey&) const = default;

@@ -136,7 +136,7 @@ void CheckRampup(JsonReader& reader, const ConfigDraft& draft) {
                                      start, kTrainBatchSize, end, end - start, increment));
     return;
   }
-  // If the first two are, all are. The last is, by the batch triangle.
+  // If the first two are multiples, all are. The last is one, by the batch triangle.
   const uint64_t unit = config.micro_batch_size * draft.world_size;
   for (const uint64_t batch : {start, std::min(start + increment, end)}) {
     if (batch % unit == 0) continue;

@@ -2,10 +2,10 @@
 //
 // Keys, types and defaults are DeepSpeed's; penstock's own keys live under "penstock". An unknown
 // key anywhere, a duplicate or a wrong type is an error that names its path
-// ("zero_optimization.stag") and the nearest known key. Keys for what is done in another way here
+// ("zero_optimization.stag") and the nearest known key. Keys whose purpose is served in another way
 // are type-checked and listed as superseded; keys that change numbers or behaviour and are not
-// implemented are errors unless their value turns them off. What gives "auto" its value: see
-// config/auto.h. docs/config.md has the table.
+// implemented are errors unless their value turns them off. config/auto.h determines "auto" values.
+// docs/config.md has the table.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ namespace penstock::config {
 struct OptimizerConfig {
   std::string type = "AdamW";  ///< as written; "Adam" means AdamW unless adam_w_mode is false
   double lr = 1e-3;
-  kernels::OptimizerHyperparameters hyper;            ///< of AdamW and Adam, Lion, Adagrad or Lamb
-  double initial_accumulator_value = 0;               ///< Adagrad: the initial exp_avg_sq
+  kernels::OptimizerHyperparameters hyper;  ///< values of AdamW and Adam, Lion, Adagrad or Lamb
+  double initial_accumulator_value = 0;     ///< Adagrad: the initial exp_avg_sq
   kernels::DType moments = kernels::DType::kFloat32;  ///< bf16.bf16_optimizer_states: kBFloat16
 };
 
@@ -77,7 +77,7 @@ struct SchedulerConfig {
   /// --warmup-ratio says.
   bool total_is_last_step = false;
   std::optional<double> warmup_ratio;
-  bool ratio_for_auto = false;  ///< warmup_num_steps says "auto"; else it is not there
+  bool ratio_for_auto = false;  ///< warmup_num_steps is "auto"; else it is missing
   double warmup_min_ratio = 0;
   double cos_min_ratio = 1e-4;
   OneCycle one_cycle;
@@ -97,9 +97,9 @@ enum class GradientOrder {
 
 /// Who computes attention in 16 bits on a CUDA device.
 enum class AttentionChoice {
-  kAuto,   ///< kOwn, until cuDNN's was compared with it on a GPU
+  kAuto,   ///< kOwn, until it is compared with cuDNN's on a GPU
   kOwn,    ///< kernels of penstock
-  kCudnn,  ///< cuDNN; an error where it is not there
+  kCudnn,  ///< cuDNN; an error if it is missing
 };
 
 /// The loss scale of fp16 (zero/loss_scale.h).
@@ -128,7 +128,7 @@ enum class VerifyCommits : uint8_t { kOff, kOn, kAuto };
 /// Megatron's rule (sizing/batch_rampup.h).
 struct RampupConfig {
   uint64_t start = 0;      ///< the first batch
-  uint64_t increment = 0;  ///< divides what is missing from `start` to train_batch_size
+  uint64_t increment = 0;  ///< divides train_batch_size minus `start`
   uint64_t samples = 0;    ///< rows after which the batch is train_batch_size
 };
 
@@ -145,9 +145,9 @@ struct Config {
   uint64_t gradient_accumulation_steps = 1;
   std::optional<RampupConfig> rampup;  ///< each batch has whole micro-batches of every rank
 
-  /// Of weights and gradients: bf16.enabled: kBFloat16; fp16.enabled: kFloat16.
+  /// Dtype of weights and gradients: bf16.enabled: kBFloat16; fp16.enabled: kFloat16.
   kernels::DType dtype = kernels::DType::kFloat32;
-  std::optional<LossScaling> loss_scaling;  ///< with fp16 alone, and always there
+  std::optional<LossScaling> loss_scaling;  ///< set exactly with fp16
   /// A gradient that is not finite skips the step: as bf16 says, and always with fp16.
   bool check_grad_overflow = false;
   /// communication_data_type: gradients are rounded to it (nearest even) before they are sent to
@@ -164,12 +164,12 @@ struct Config {
   int zero_stage = 0;
   Tier parameter_home = Tier::kDevice;  ///< offload_param.device: none, cpu, nvme
   Tier optimizer_home = Tier::kDevice;  ///< offload_optimizer.device
-  std::vector<std::string> nvme_paths;  ///< one or more if a home is kNvme, else none
+  std::vector<std::string> nvme_paths;  ///< at least one if a home is kNvme, else none
   uint64_t tile_elements = 1048576;     ///< min(penstock.tile_elements, sub_group_size)
 
   std::optional<Bytes> device_memory;
   std::optional<Bytes> host_memory;
-  bool tier_split = true;  ///< as many tiles whose home is nvme as fit live in host memory
+  bool tier_split = true;  ///< keep as many nvme tiles in host memory as fit
   bool overlap = true;
   MicroBatchOrder schedule = MicroBatchOrder::kVertical;
   Tier activation_home = Tier::kDevice;
@@ -187,15 +187,15 @@ struct Config {
   std::optional<DriveSpeed> drive;
   /// Operations a second of the device's kernels, in 10^12, for plans.
   std::optional<double> device_tflops;
-  int64_t heartbeat_seconds = 30;      ///< a rank that is silent for so long is taken for dead
-  int64_t comm_timeout_seconds = 600;  ///< so is one that stays away from an operation of all
+  int64_t heartbeat_seconds = 30;      ///< silence after which a rank counts as dead
+  int64_t comm_timeout_seconds = 600;  ///< max time for a rank to join an operation between ranks
 
   int64_t steps_per_print = 0;            ///< 0: the program's choice
-  std::optional<CsvMonitor> csv_monitor;  ///< if it is enabled
+  std::optional<CsvMonitor> csv_monitor;  ///< set if it is enabled
 
   std::vector<SupersededKey> superseded;  ///< keys that were checked and have no effect
-  std::vector<AutomaticKey> automatic;    ///< keys that said "auto", and flags for others
-  std::vector<std::string> notices;       ///< what else the user should know, a line each
+  std::vector<AutomaticKey> automatic;    ///< "auto" keys, and flags for others
+  std::vector<std::string> notices;       ///< other lines for the user
 };
 
 /// One text of the configuration and where it came from (a path, for messages).
@@ -223,8 +223,9 @@ bool NeedsLastStep(const Config& config);
 /// `source`: where the number comes from. Errors: kInvalidArgument if it is 0.
 Status SetLastStep(uint64_t last_step, const std::string& source, Config& config);
 
-/// What a program should say of the configuration before it starts, a line each: what was moved,
-/// superseded keys, the value of each key that said "auto", the precision if nothing decided it.
+/// Returns the notices about the configuration that a program should print at its start, a line
+/// each: moved keys, superseded keys, the value of each "auto" key, the precision if nothing
+/// determines it.
 std::vector<std::string> NoticesOf(const Config& config);
 
 }  // namespace penstock::config

@@ -32,8 +32,8 @@ std::string Explain(std::string_view what) {
   return fmt::format("{}{}", what.substr(0, kMaxLength), what.size() > kMaxLength ? "..." : "");
 }
 
-/// What stands before character number `count` of `text`, from 1, but for spaces and comments: its
-/// own number, or 0. Up to there the text is what the parser has read without an error.
+/// Returns the number of the last character before character number `count` of `text`, from 1, that
+/// is not in spaces or comments, or 0. Up to there the parser has read the text without an error.
 size_t PrecedingCharacter(std::string_view text, size_t count) {
   size_t last = 0;
   bool quoted = false;

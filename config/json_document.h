@@ -1,4 +1,4 @@
-// One JSON object out of several texts, read strictly, that still knows where each key was written.
+// One JSON object from several texts, read strictly, with the place of each key.
 //
 // Comments (// and /* */) are allowed. A duplicate key, broken JSON, a root that is no object and
 // nesting beyond kDeepestJson are errors that name the text and the line. Owns its values; not
@@ -20,9 +20,9 @@ class JsonDocument {
   Status Merge(const std::string& name, const std::string& text);
 
   const nlohmann::json& root() const { return root_; }
-  /// Puts a value at `path`, making objects on the way where there is nothing or null; false, and
-  /// nothing is changed, where something else stands in the way. `where`: what supplied the value,
-  /// for messages; empty: what supplied the one before.
+  /// Puts a value at `path`, creating objects for missing or null parents. Returns false without a
+  /// change if a parent is something else. `where`: the source of the value, for messages; empty:
+  /// that of the value before.
   bool Set(const std::string& path, const nlohmann::json& value, const std::string& where);
   /// Takes the object at `from` away and lays it over the one at `to`, key by key. There are such
   /// an object at `from`, and an object, null or nothing at `to`.

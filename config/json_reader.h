@@ -1,5 +1,5 @@
-// Reads one JsonDocument, and keeps what is wrong with it: the first failure, and the keys that
-// nobody asked for, with the key that was probably meant. Not thread-safe.
+// Reads one JsonDocument, and keeps its errors: the first failure, and the unknown keys, each with
+// the key that was probably meant. Not thread-safe.
 #pragma once
 
 #include <functional>
@@ -39,7 +39,7 @@ class JsonReader {
   /// Those of them that are an error whatever they say, with the key that is meant, if there is
   /// one.
   const std::map<std::string, std::string>& refused() const { return refused_; }
-  /// What is said of each unknown key.
+  /// Returns the message for each unknown key.
   std::vector<std::string> UnknownKeys() const;
 
  private:
@@ -52,7 +52,7 @@ class JsonReader {
 
   std::string Describe(const Unknown& unknown) const;
   std::string Suggestion(const Unknown& unknown) const;
-  /// Where a key of this name is known.
+  /// Returns the sections in which a key of this name is known.
   std::vector<std::string> PlacesOf(const std::string& key) const;
   /// The key of the same section that is spelled almost so; empty where none is.
   std::string Nearest(const Unknown& unknown, size_t furthest) const;

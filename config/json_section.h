@@ -1,11 +1,11 @@
 // Typed, strict access to one object of a JsonDocument.
 //
-// A JsonReader walks the document; a JsonSection is one object of it. Every key that a section is
-// asked for is known; what is left over at its end is unknown and reported with the nearest known
-// key. The first failure is kept and everything after it returns fallbacks, so that the code that
-// reads a section is a list of its keys. "auto", where nothing gave it a value before
-// (config/auto.cc), takes the fallback and is listed. Not thread-safe;
-// a section lives no longer than the callback that it was given to.
+// A JsonReader walks the document; a JsonSection is one object of it. Every requested key is known;
+// keys left over at the end of a section are unknown and reported with the nearest known key. The
+// first failure is kept and everything after it returns fallbacks, so that the code that reads a
+// section is a list of its keys. An "auto" that has no value yet (config/auto.cc) takes the
+// fallback and is listed. Not thread-safe; a section must not outlive the callback that received
+// it.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +52,7 @@ struct NumberRange {
 struct JsonRule {
   std::string_view name;
   unsigned kinds = kAny;
-  /// Where not empty: a JSON list of the values that leave the feature off.
+  /// A JSON list of the values that leave the feature off, or empty.
   std::string_view off = {};
   /// What to do instead, where it is more than writing an allowed value.
   std::string_view hint = {};

@@ -151,7 +151,7 @@ void ReadCompile(JsonSection& top) {
   });
 }
 
-/// Checkpoints are at home on the host where this or penstock.activation_home says so.
+/// The home of checkpoints is the host if this or penstock.activation_home says so.
 void ReadActivationCheckpointing(JsonSection& top, Config& config) {
   top.Object("activation_checkpointing", [&](JsonSection& section) {
     if (section.Bool("cpu_checkpointing", false)) config.activation_home = Tier::kHost;

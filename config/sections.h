@@ -1,9 +1,9 @@
-// How the configuration is read, section by section (private to config and its tests).
+// Reads the configuration, section by section (private to config and its tests).
 //
 // Reading has two passes. The Read functions take keys one by one and refuse wrong types, values
 // out of range and features that are not implemented; after them, unknown keys are reported. The
-// Check functions then hold values against each other. Each section has a file of its own, which
-// stands above its functions here.
+// Check functions then compare values with each other. Each section has its own file, named above
+// its functions here.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ inline constexpr char kTrainBatchSize[] = "train_batch_size";
 inline constexpr char kMicroBatchSize[] = "train_micro_batch_size_per_gpu";
 inline constexpr char kAccumulationSteps[] = "gradient_accumulation_steps";
 
-/// The Config under construction, and what only the checks need.
+/// The Config under construction, and values that only the checks need.
 struct ConfigDraft {
   uint64_t world_size = 1;
   Config config;
@@ -35,11 +35,11 @@ struct ConfigDraft {
   std::optional<int64_t> train_batch_size;
   std::optional<int64_t> micro_batch_size;
   std::optional<int64_t> gradient_accumulation_steps;
-  /// Those of these keys that say "auto" and are derived from the others.
+  /// The keys that are "auto" and derived from the others.
   std::vector<std::string> derived_batch_sizes;
 
   int64_t sub_group_size = 1000000000;
-  /// None where the key is not given, or its home not on nvme.
+  /// Empty if the key is missing, or its home is not on nvme.
   std::vector<std::string> parameter_nvme_paths;
   std::vector<std::string> optimizer_nvme_paths;
 
@@ -48,30 +48,29 @@ struct ConfigDraft {
   bool cycle_max_lr_given = false;
 };
 
-/// What became of "auto".
+/// The values of "auto".
 struct AutoOutcome {
   std::vector<AutomaticKey> keys;
-  std::optional<double> warmup_ratio;  ///< of --warmup-ratio, where it gives the warm-up
-  bool ratio_for_auto = false;         ///< the key says "auto"; else it is not there
-  bool precision_is_trainers = false;  ///< fp16.enabled or bf16.enabled said "auto" without a flag
+  std::optional<double> warmup_ratio;  ///< value of --warmup-ratio, if that sets the warm-up
+  bool ratio_for_auto = false;         ///< the key is "auto"; else it is missing
+  bool precision_is_trainers = false;  ///< fp16.enabled or bf16.enabled is "auto" without a flag
 };
 
 // auto.cc
-/// Gives keys of the document the values that `sources` and the Trainer have for them. What still
-/// says "auto" then takes its default, or is derived. Errors: kInvalidArgument for a flag that
-/// differs from the document, or that nothing takes.
+/// Sets keys of the document to the values of `sources` and the Trainer. Remaining "auto" keys take
+/// their default, or are derived. Errors: kInvalidArgument for a flag that differs from the
+/// document, or that has no effect.
 Result<AutoOutcome> ResolveAuto(JsonDocument& document, const AutoSources& sources);
 
 // misplaced.cc
-/// Moves sections that stand in the wrong place. Errors: kInvalidArgument if one differs from the
-/// one in the right place.
+/// Moves misplaced sections. Errors: kInvalidArgument if one differs from the correctly placed one.
 Status MoveMisplaced(JsonDocument& document, std::vector<std::string>& notices);
 
 // batch.cc
 void ReadBatch(JsonSection& top, ConfigDraft& draft);
 void CheckBatch(JsonReader& reader, ConfigDraft& draft);
 std::optional<RampupConfig> ReadRampup(JsonSection& penstock);
-/// Of a batch that CheckBatch has accepted.
+/// Checks the ramp-up of a batch that CheckBatch has accepted.
 void CheckRampup(JsonReader& reader, const ConfigDraft& draft);
 
 // precision.cc
@@ -81,7 +80,7 @@ void ReadPrecision(JsonSection& top, ConfigDraft& draft);
 void ReadOptimizer(JsonReader& reader, JsonSection& top, ConfigDraft& draft);
 
 // scheduler.cc
-/// As scheduler.type says it.
+/// Returns the value of scheduler.type.
 std::string_view SchedulerName(SchedulerType type);
 void ReadScheduler(JsonSection& top, ConfigDraft& draft);
 void CheckScheduler(JsonReader& reader, const ConfigDraft& draft);

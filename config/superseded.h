@@ -1,5 +1,5 @@
-// Keys of DeepSpeed that have no effect here, because what they are for is done in another way.
-// Each belongs to a group, which says what does that work.
+// DeepSpeed's keys that have no effect here, because their purpose is served in another way. Each
+// belongs to a group, which says what replaces it.
 //
 // Threads: any.
 #pragma once

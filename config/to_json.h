@@ -1,4 +1,4 @@
-// The configuration as it was understood, in the format in which it is read.
+// The configuration as understood, in the format in which it is read.
 #pragma once
 
 #include <string>

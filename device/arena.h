@@ -1,9 +1,8 @@
 // One range of memory of a fixed size, cut first-fit into aligned pieces: a device's hard limit.
 //
-// The arena keeps the books only and never touches the memory, so it serves the GPU's memory as
-// well. It does not own the range, which must outlive it. All functions may be called from any
-// thread. Take and Give walk the list of holes: O(number of holes), which is small where sizes
-// repeat.
+// The arena only does the bookkeeping and never touches the memory, so it also works for GPU
+// memory. It does not own the range, which must outlive it. All functions may be called from any
+// thread. Take and Give walk the list of holes: O(number of holes), which is small if sizes repeat.
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,9 @@
-// A thread that carries out a stream's calls, for a device whose streams are not threads of this
+// A thread that executes a stream's calls, for a device whose streams are not threads of this
 // process.
 //
-// Each call has an event of the work before it, and runs when that is reached, after the calls
-// before it. So calls hold up no work of the stream, and come after a failure of the device as
-// well, whose events are all reached. The thread starts with the first call.
+// Each call has an event of the work before it, and runs when that is reached, after earlier calls.
+// So calls do not delay the stream, and also run after a failure of the device, whose events are
+// all reached. The thread starts with the first call.
 //
 // Threads: one thread at a time feeds it; calls may not feed any stream.
 #pragma once

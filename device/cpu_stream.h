@@ -1,8 +1,8 @@
-// A stream of the CPU device: one thread that carries out a queue of commands in order.
+// A stream of the CPU device: one thread that executes a queue of commands in order.
 //
 // After a kernel has thrown or a transfer has failed, later copies, kernels and transfers are
-// skipped. Waits, events and calls are still carried out in order: nobody who waits for this stream
-// hangs, and nothing is released while another stream may use it.
+// skipped. Waits, events and calls are still executed in order: no wait for this stream hangs, and
+// nothing is released while another stream may use it.
 //
 // Threads: one thread at a time feeds the stream; kernels, transfers and calls may not feed any
 // stream.
@@ -67,7 +67,7 @@ class ThreadStream final : public CpuStream {
   void Run();
   void Execute(const Command& command);
   void Fail(const Command& command, ErrorCode code, const char* why) EXCLUDES(mutex_);
-  /// To be called once: the commands behind a failure are skipped.
+  /// Must be called only once: commands after a failure are skipped.
   void FailWith(Error error) EXCLUDES(mutex_);
   void WaitFor(const Event& event, WaitReason reason);
   /// Adds a command's time to the span that is open, if it has the same name and follows at once.

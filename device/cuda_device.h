@@ -1,4 +1,4 @@
-// A GPU as a device: one allocation of the budget, cut by the arena.
+// A GPU as a device: one allocation of the budget, divided by the arena.
 #pragma once
 
 #include <memory>

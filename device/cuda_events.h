@@ -1,6 +1,6 @@
-// CUDA's events behind device::Event, made once and used again.
+// CUDA's events behind device::Event, created once and reused.
 //
-// Threads: any; events live as long as somebody refers to them, their pool as long as an event.
+// Threads: any; events live as long as they are referenced, their pool as long as an event.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,7 +16,7 @@ namespace penstock::device {
 
 class CudaEventPool : public std::enable_shared_from_this<CudaEventPool> {
  public:
-  /// Of the device with this number.
+  /// Creates events of the device with this number.
   explicit CudaEventPool(int ordinal) : ordinal_(ordinal) {}
   ~CudaEventPool();
   CudaEventPool(const CudaEventPool&) = delete;
@@ -47,8 +47,7 @@ class CudaEvent final : public Event::State {
   CudaEvent& operator=(const CudaEvent&) = delete;
 
   cudaEvent_t handle() const { return event_; }
-  /// On a device that has failed nothing is outstanding: every event is reached. The stream has the
-  /// failure.
+  /// On a failed device nothing is outstanding: every event is reached. The stream has the failure.
   bool Reached() const override { return cudaEventQuery(event_) != cudaErrorNotReady; }
   void Wait() const override {
     pool_->UseDevice();

@@ -42,7 +42,7 @@ void CudaSpans::BeginWait() {
 }
 
 void CudaSpans::Open(Kind kind) {
-  // In this order: members are initialised as they are declared.
+  // The order matters: members are initialised as they are declared.
   open_ = Span{.kind = kind, .name = label_, .earliest = Trace::Clock::now(), .begin = Mark()};
 }
 

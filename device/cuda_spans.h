@@ -1,11 +1,10 @@
 // Measures when a CUDA stream was busy and when it waited for data, by the GPU's clock.
 //
-// Spans are bounded by events on the stream. Nobody waits for them: those that are over are read
-// whenever the stream's feeder asks, and go to the meter and the trace with the time of the host's
-// clock. The two clocks are compared whenever the stream is found idle; a difference between them
-// never moves a span before the moment at which the host enqueued its begin, nor after the moment
-// at which its end was found. Spans that cannot be measured are left out; a device that fails
-// reports that elsewhere.
+// Spans are bounded by events on the stream, without waiting for them: completed ones are read
+// whenever the stream's feeder asks, and go to the meter and the trace with the host's time. The
+// two clocks are compared whenever the stream is idle; their difference never moves a span before
+// the time at which the host enqueued its begin, or after the time at which its end was found.
+// Spans that cannot be measured are left out; a device that fails reports that elsewhere.
 //
 // Threads: the one that feeds the stream.
 #pragma once
@@ -30,10 +29,10 @@ class CudaSpans {
   CudaSpans(const CudaSpans&) = delete;
   CudaSpans& operator=(const CudaSpans&) = delete;
 
-  /// To be called before a copy or a kernel is enqueued: it belongs to the open span, or opens one.
+  /// Call these before a copy or a kernel is enqueued: it belongs to the open span, or opens one.
   void BeforeCopy() { Extend(false); }
   void BeforeKernel() { Extend(true); }
-  /// To be called before the stream waits for data, until EndSpan.
+  /// Call this before the stream waits for data; the wait ends with EndSpan.
   void BeginWait();
   /// Ends the open span, if any: work enqueued so far is its last.
   void EndSpan();
@@ -42,7 +41,7 @@ class CudaSpans {
 
   /// Hands over the spans that are over.
   void HandOver();
-  /// To be called when the stream is idle: hands over all spans and compares the clocks.
+  /// Hands over all spans and compares the clocks. The stream must be idle.
   void Synchronized();
 
  private:
@@ -50,7 +49,7 @@ class CudaSpans {
   struct Span {
     Kind kind;
     std::string name;
-    Trace::Clock::time_point earliest;  ///< by the host's clock, before `begin` was recorded
+    Trace::Clock::time_point earliest;  ///< host time before `begin` was recorded
     cudaEvent_t begin = nullptr;
     cudaEvent_t end = nullptr;
   };

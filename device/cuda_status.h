@@ -1,6 +1,6 @@
-// Turns CUDA's answer to a call into a Status that says what was being done.
+// Turns the result of a CUDA call into a Status that names the operation.
 //
-// Needs none of CUDA's headers: a cudaError_t converts to the int. Exists in builds with CUDA only.
+// Needs no CUDA headers: a cudaError_t converts to the int. Exists in builds with CUDA only.
 #pragma once
 
 #include <fmt/format.h>

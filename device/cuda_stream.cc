@@ -10,8 +10,8 @@
 namespace penstock::device {
 namespace {
 
-/// In place of an event that could not be recorded: nothing is outstanding, and whoever relied on
-/// what it stands for must not go on.
+/// Replaces an event that could not be recorded: nothing is outstanding, and work that depends on
+/// it must not continue.
 class FailedEvent final : public Event::State {
  public:
   explicit FailedEvent(Status failure) : failure_(std::move(failure)) {}

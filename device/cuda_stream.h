@@ -1,12 +1,12 @@
 // A stream of the CUDA device.
 //
 // After a failure, copies, kernels and transfers are not enqueued any more. Waits, events and calls
-// are still carried out when earlier work is over: nobody who waits for one hangs, and nothing is
-// released while another stream may use it.
+// are still executed when earlier work has ended: no wait hangs, and nothing is released while
+// another stream may use it.
 //
-// Calls run on a thread of this process: CUDA's callbacks hold up the stream's later work until
-// they have returned, and objects could be destroyed before a callback that a failed device
-// delivers late.
+// Calls run on a thread of this process: CUDA's callbacks block the stream's later work until they
+// have returned, and objects could be destroyed before a callback that a failed device delivers
+// late.
 //
 // Threads: one thread at a time feeds the stream.
 #pragma once
@@ -66,7 +66,7 @@ class CudaQueue final : public CudaStream {
   cudaStream_t stream_;
   const Arena& arena_;
   const std::shared_ptr<CudaEventPool> events_;
-  std::optional<CudaSpans> spans_;  ///< where there is a meter
+  std::optional<CudaSpans> spans_;  ///< set if there is a meter
   std::optional<nvtxRangeId_t> range_;
   Status status_;
   CallThread calls_;

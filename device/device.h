@@ -1,5 +1,5 @@
-// Where the model computes: a device with its own memory of a fixed size, and streams that carry
-// out copies and kernels in order and asynchronously to the host.
+// The model computes on a device with its own memory of a fixed size, and streams that execute
+// copies and kernels in order and asynchronously to the host.
 //
 // The contract is CUDA's: work on one stream runs in order, work on different streams runs in any
 // order unless a stream waits for an event of another. The CPU device keeps exactly that contract
@@ -21,7 +21,7 @@
 #include "base/result.h"
 #include "base/units.h"
 
-struct CUstream_st;  // what CUDA's cudaStream_t points to
+struct CUstream_st;  // the target of CUDA's cudaStream_t
 
 namespace penstock::device {
 
@@ -108,7 +108,7 @@ class CudaStream : public Stream {
   /// is the stream's failure, as it is.
   virtual void Transfer(const std::function<Status(CUstream_st*)>& enqueue) = 0;
 
-  // For memory and streams of somebody else's, on the same device.
+  // The next calls are for memory and streams of others, on the same device.
   /// Copies within the device. One of the two sides may be memory that is not of the arena.
   virtual void CopyOnDevice(std::byte* to, const std::byte* from, Bytes size) = 0;
   /// Has what is enqueued from now on come after all work that `other` has now.
@@ -194,7 +194,7 @@ class HostBuffer {
       : memory_(std::move(memory)), registration_(std::move(registration)) {}
 
   Mapping memory_;
-  HostRegistration registration_;  ///< goes first
+  HostRegistration registration_;  ///< is destroyed first
 };
 
 /// Allocations are rounded up to this; a plan that sums rounded sizes is exact.
@@ -205,7 +205,7 @@ class Device {
   virtual ~Device() = default;
 
   virtual Kind kind() const = 0;
-  /// For people: "cpu (AMD EPYC, 2 cores)".
+  /// Returns readable text: "cpu (AMD EPYC, 2 cores)".
   virtual const std::string& name() const = 0;
   /// The bus id, as CUDA prints it ("0000:3B:00.0"); empty if the device's memory is the host's.
   virtual std::string pci_bus_id() const = 0;
@@ -245,9 +245,9 @@ struct DeviceOptions {
 /// kOutOfMemory.
 Result<std::unique_ptr<Device>> CreateCpuDevice(const DeviceOptions& options);
 
-/// The calling thread's current CUDA device: the first one, unless somebody has chosen another. Its
-/// arena is allocated at once. Errors: kUnavailable if the build has no
-/// CUDA or the machine no GPU; kOutOfMemory.
+/// The calling thread's current CUDA device: the first one, unless the thread has chosen another.
+/// Its arena is allocated at once. Errors: kUnavailable if the build has no CUDA or the machine no
+/// GPU; kOutOfMemory.
 Result<std::unique_ptr<Device>> CreateCudaDevice(const DeviceOptions& options);
 
 /// Returns the free memory of the calling thread's current CUDA device. Errors: kUnavailable, as

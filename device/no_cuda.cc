@@ -1,4 +1,4 @@
-// In place of the CUDA device, in builds without it.
+// Replaces the CUDA device in builds without it.
 #include <memory>
 
 #include "device/device.h"

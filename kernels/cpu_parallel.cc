@@ -47,8 +47,8 @@ struct Region {
   }
 };
 
-/// Not instrumented, as the threads read `region` from the frame of this function before any order
-/// that the sanitizer knows of.
+/// This function is not instrumented, because the threads read `region` from the frame of this
+/// function before any order that the sanitizer knows of.
 __attribute__((no_sanitize("thread"))) void RunRegion(Region* region) {
   OrderBefore(region);
 #pragma omp parallel num_threads(region->parts) default(none) firstprivate(region)

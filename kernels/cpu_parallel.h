@@ -3,7 +3,7 @@
 //
 // Work is cut into parts whose borders depend on the size and the number of parts alone, so that no
 // result depends on which thread runs which part. oneDNN asks OpenMP for the number of threads and
-// computes by it, so that OpenMP must give as many as were stated.
+// depends on it, so OpenMP must provide the stated number.
 //
 // Threads: everything here may be called from any thread that is not itself inside a parallel
 // region.

@@ -19,7 +19,7 @@ inline uint64_t DivideUp(uint64_t n, uint64_t by) { return (n + by - 1) / by; }
 /// Threads of a block where nothing asks for another number.
 inline constexpr unsigned kThreads = 256;
 
-/// For a loop over `n` things with one thread each.
+/// Returns the launch shape of a loop over `n` elements with one thread each.
 inline LaunchShape OneThreadEach(uint64_t n) { return {DivideUp(n, kThreads), dim3(kThreads)}; }
 
 }  // namespace penstock::kernels

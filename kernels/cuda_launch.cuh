@@ -22,7 +22,8 @@ void Launch(device::CudaStream& stream, const char* what, void (*kernel)(Paramet
   LaunchKernel(stream, what, reinterpret_cast<const void*>(kernel), shape, addresses);
 }
 
-/// Of a kernel's block: as many bytes as its launch shape says, at a multiple of 16.
+/// Returns the shared memory of a kernel's block: the bytes of its launch shape, at a multiple of
+/// 16.
 __device__ inline unsigned char* DynamicShared() {
   extern __shared__ __align__(16) unsigned char shared[];
   return shared;

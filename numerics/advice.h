@@ -1,5 +1,4 @@
-// What to do about what was found: the table of docs/numerics.md, for the lines and for
-// RUN/overflow.json.
+// The advice for a finding: the table of docs/numerics.md, for the lines and for RUN/overflow.json.
 //
 // Threads: any.
 #pragma once
@@ -25,13 +24,13 @@ struct Situation {
 /// How a run ended whose numbers ended it.
 struct NumericEnd {
   DType dtype = DType::kFloat32;
-  bool forward_finite = true;  ///< of the last step
+  bool forward_finite = true;  ///< whether the last step's forward was finite
   /// Whether the run has updated the weights: else they are as they were given to it.
   bool updated = true;
-  /// Of fp16: the gradient of the last step is zero.
+  /// Only with fp16: the gradient of the last step is zero.
   bool zero_gradient = false;
   double static_scale = 0;  ///< fp16.loss_scale; 0: dynamic, or none
-  double min_scale = 0;     ///< of a dynamic one that cannot go lower; 0: none, or it can
+  double min_scale = 0;     ///< min of a dynamic scale at its min; 0: none, or it can go lower
 };
 
 /// Returns what mends a run that ended so if a lower learning rate cannot: the loss scale or the

@@ -16,7 +16,7 @@ namespace penstock::train {
 /// How a run ended.
 struct StopInfo {
   uint64_t step = 0;
-  std::string line;  ///< with which it ended
+  std::string line;  ///< the line that it ended with
   std::optional<Report> first_cause = {};
   std::string advice;
 };

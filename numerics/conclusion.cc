@@ -76,7 +76,7 @@ std::vector<Spike> FindSpikes(const ReplayEvidence& evidence) {
   return spikes;
 }
 
-/// Where updates are known: a run in fp16 of which only rows are known has those of fp32.
+/// Returns steps with known updates: for an fp16 run of which only rows are known, those of fp32.
 const std::vector<ReplayedStep>& WithUpdates(const ReplayEvidence& evidence) {
   const auto known = [](const ReplayedStep& step) { return step.update.has_value(); };
   if (evidence.in_fp32 && std::ranges::none_of(evidence.steps, known)) return *evidence.in_fp32;

@@ -1,5 +1,5 @@
-// What a replay concludes from the steps that it computed (docs/numerics.md has the rules): whether
-// it was fp16's range, the data, the weights, or the learning rate.
+// The conclusion of a replay from its steps (docs/numerics.md has the rules): the cause is fp16's
+// range, the data, the weights, or the learning rate.
 //
 // A value without I/O. Threads: any.
 #pragma once
@@ -17,16 +17,16 @@ namespace penstock::train {
 enum class Cause { kNothing, kFp16Range, kData, kWeights, kLearningRate };
 
 struct ReplayEvidence {
-  DType dtype = DType::kFloat32;          ///< of the run
+  DType dtype = DType::kFloat32;          ///< dtype of the run
   uint64_t vocabulary = 0;                ///< 0: unknown
-  uint64_t from = 0;                      ///< the step of the commit with which the replay began
-  std::vector<ReplayedStep> steps;        ///< as the run computes them, in order
-  std::vector<ReplayedStep> before = {};  ///< the last steps up to the commit, of which rows tell
+  uint64_t from = 0;                      ///< step of the commit at which the replay began
+  std::vector<ReplayedStep> steps;        ///< the run's steps, in order
+  std::vector<ReplayedStep> before = {};  ///< the last steps up to the commit, from rows
   std::vector<Report> reports;
   std::optional<std::string> stopped = {};  ///< why these steps ended before the last one
   /// The same steps in fp32, of a run in another dtype, if they were computed.
   std::optional<std::vector<ReplayedStep>> in_fp32 = {};
-  std::string rate_key = "optimizer.params.lr";  ///< which decides the learning rate
+  std::string rate_key = "optimizer.params.lr";  ///< the key of the learning rate
   /// What is wrong with the weights of the commit, a line for each tensor.
   std::vector<std::string> commit_faults = {};
 };

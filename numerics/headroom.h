@@ -1,6 +1,6 @@
-// D2: activations that come near the end of fp16, or that have been rising towards it.
+// D2: activations close to the end of fp16, or rising towards it.
 //
-// Of a run in bf16 it says once that the model would not fit fp16; of one in fp32, nothing.
+// In a bf16 run it reports once that the model would not fit fp16; in an fp32 run, nothing.
 // Threads: one.
 #pragma once
 
@@ -24,7 +24,7 @@ class HeadroomDetector {
 
   /// The first output in the order of forward that is too large; else the first that rises.
   std::optional<Report> Step(const StepNumbers& numbers);
-  /// Takes it that this was so in a step, and was said.
+  /// Records a finding of a step as reported.
   void Remember(uint64_t step);
 
  private:
@@ -34,7 +34,7 @@ class HeadroomDetector {
     uint32_t layer = 0;
     double largest = 0;
   };
-  static constexpr size_t kOutputs = 3;  ///< of a layer
+  static constexpr size_t kOutputs = 3;  ///< outputs of a layer
   std::optional<Output> OutputAt(const StepNumbers& numbers, size_t index) const;
   size_t Count(const StepNumbers& numbers) const;
   std::optional<Output> FirstTooLarge(const StepNumbers& numbers) const;

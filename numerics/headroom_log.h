@@ -1,4 +1,4 @@
-// Decides which steps' largest magnitudes go into RUN/headroom.jsonl, and makes and reads its lines
+// Decides which steps' max magnitudes go into RUN/headroom.jsonl, and makes and reads its lines
 // (docs/numerics.md).
 //
 // Threads: one.
@@ -27,7 +27,7 @@ class HeadroomLog {
 /// A line that was read.
 struct HeadroomRow {
   uint64_t step = 0;
-  std::vector<LayerNumbers> layers;  ///< what was null is nothing
+  std::vector<LayerNumbers> layers;  ///< nullopt in place of null
 };
 
 /// Returns nothing if the text is no such line.

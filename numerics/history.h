@@ -1,4 +1,4 @@
-// The last values of a series, and what is typical of them.
+// The last values of a series, with their median and spread.
 //
 // Threads: one.
 #pragma once

@@ -1,9 +1,9 @@
-// D1 and D4: names the first value of a step that is not finite, and ends a run whose forward is
-// not finite twice in a row.
+// D1 and D4: names the first non-finite value of a step, and ends a run with two non-finite
+// forwards in a row.
 //
 // A dynamic loss scale that overflows a few times in a row, or right after it was doubled, is not
-// reported: that is how it finds its value. Where the streak itself is told of (D3), its line names
-// the tensor. Threads: one.
+// reported, because that is how it finds its value. If the streak itself is reported (D3), that
+// line names the tensor. Threads: one.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace penstock::train {
 
-/// Where the first value that is not finite was, and how many there were if that is known.
+/// The place of the first non-finite value, and the number of such values if known.
 struct NonFinitePlace {
   Pass pass = Pass::kForward;
   std::optional<std::string> tensor = {};
@@ -44,7 +44,7 @@ class NonFiniteDetector {
   std::optional<Report> Step(const StepNumbers& numbers, const std::optional<uint64_t>& broken_by);
   /// A report of a streak, of step `step`, before a resume.
   void RememberStreak(uint64_t step) { streak_rule_.Remember(step); }
-  /// Says that another process goes on: it ends with as many forwards of its own.
+  /// Says that another process has resumed: the count of forwards starts at zero.
   void Resumed() { forwards_ = 0; }
 
  private:
@@ -54,9 +54,9 @@ class NonFiniteDetector {
   const RunFacts& facts_;
   StreakRule streak_rule_;            ///< whether D3 names the tensor
   uint64_t forwards_ = 0;             ///< not finite, in a row
-  uint64_t streak_ = 0;               ///< steps that were not finite, in a row
-  std::optional<Pass> said_ = {};     ///< in this streak
-  std::optional<double> scale_ = {};  ///< of the last applied step
+  uint64_t streak_ = 0;               ///< non-finite steps in a row
+  std::optional<Pass> said_ = {};     ///< pass reported in this streak
+  std::optional<double> scale_ = {};  ///< scale of the last applied step
 };
 
 }  // namespace penstock::train

@@ -1,5 +1,5 @@
 // D9: a dynamic loss scale that overflows more often than its doubling explains. In the first
-// window of a run the scale comes down to where it fits, which takes an overflow for each halving.
+// window of a run the scale falls to a suitable value, with an overflow for each halving.
 //
 // Skipped steps in a row are one overflow: hysteresis takes two or more for one halving. Threads:
 // one.
@@ -26,7 +26,7 @@ class OverflowRateDetector {
   const RunFacts& facts_;
   uint64_t applied_ = 0;
   bool in_streak_ = false;
-  std::deque<uint64_t> streaks_;  ///< how many steps had been applied when each began
+  std::deque<uint64_t> streaks_;  ///< number of applied steps when each began
 };
 
 }  // namespace penstock::train

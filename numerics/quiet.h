@@ -1,5 +1,5 @@
-// Keeps a report from being said again and again: what has been reported is reported again only
-// after kQuietSteps steps in which it was not so.
+// Prevents repeated reports: a finding is reported again only after it was absent for kQuietSteps
+// steps.
 //
 // Threads: one.
 #pragma once
@@ -19,11 +19,11 @@ class Quiet {
     last_ = step;
     return !silent;
   }
-  /// What was said counts as not said.
+  /// Past reports no longer count.
   void Forget() { last_.reset(); }
 
  private:
-  std::optional<uint64_t> last_;  ///< the last step in which it was so
+  std::optional<uint64_t> last_;  ///< last step with the finding
 };
 
 }  // namespace penstock::train

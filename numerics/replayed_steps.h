@@ -1,7 +1,6 @@
-// What a replay keeps of the steps that it computes, to conclude from
-// (numerics/conclusion.h).
+// The data that a replay keeps of its steps for the conclusion (numerics/conclusion.h).
 //
-// Of all tensors a step keeps those that say most, so that many steps of a large model fit in
+// A step keeps only the most informative tensors, so that many steps of a large model fit in
 // memory. Threads: one.
 #pragma once
 
@@ -16,14 +15,13 @@
 
 namespace penstock::train {
 
-/// Of the update of a step.
+/// What is kept of a step's update.
 struct ReplayedUpdate {
   double largest = 0;      ///< rms of a tensor's update over that of its weights before
-  std::string largest_of;  ///< that tensor
+  std::string largest_of;  ///< name of that tensor
   uint64_t too_large = 0;  ///< tensors whose update is larger than the detectors allow
-  std::optional<std::string> broken =
-      {};                     ///< the first tensor whose weights are not finite, or huge
-  double largest_weight = 0;  ///< magnitude, in that tensor; else in any
+  std::optional<std::string> broken = {};  ///< first tensor with non-finite or huge weights
+  double largest_weight = 0;               ///< magnitude, in that tensor; else in any
 };
 
 struct ReplayedStep {
@@ -33,17 +31,17 @@ struct ReplayedStep {
   double lr = 0;
   double loss_scale = 1;
   bool skipped = false;
-  std::vector<uint64_t> rows = {};            ///< of the data, as far as they are named
-  std::optional<NonFinitePlace> first = {};   ///< the first value that is not finite, if one is
-  std::optional<ReplayedUpdate> update = {};  ///< none: it was skipped, or is not known
+  std::vector<uint64_t> rows = {};            ///< known rows of the data
+  std::optional<NonFinitePlace> first = {};   ///< the first non-finite value, if any
+  std::optional<ReplayedUpdate> update = {};  ///< nullopt: skipped or not known
 };
 
 class ReplayedSteps {
  public:
-  /// Before the first step, and again if other steps of the same model follow.
+  /// Call this before the first step, and again if other steps of the same model follow.
   void Begin(const RunFacts& facts) { facts_ = facts; }
   void Add(const StepNumbers& numbers);
-  /// Of a step that was added.
+  /// Adds the update of a step that was added.
   void Add(const UpdateNumbers& numbers);
   void Add(const Report& report) { reports_.push_back(report); }
   /// Removes the steps after `last`, and what was reported of them.

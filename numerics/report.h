@@ -1,4 +1,4 @@
-// A report: what was found in the numbers of a step, as a line for people and as a line of
+// A report: a finding about the numbers of a step, as a line for people and as a line of
 // RUN/numerics.jsonl (docs/numerics.md).
 //
 // Threads: any.

@@ -1,6 +1,6 @@
-// D5 and D6: a loss or a norm of the gradient that jumps out of its last values.
+// D5 and D6: a loss or gradient norm that stands out from its last values.
 //
-// Values that are not finite are no spikes: they have a detector of their own. Threads: one.
+// Non-finite values are not spikes: they have their own detector. Threads: one.
 #pragma once
 
 #include <optional>
@@ -23,7 +23,7 @@ class LossSpikeDetector {
   void Forget() { quiet_.Forget(); }
 
  private:
-  /// Above what this loss is; nothing if it is no spike.
+  /// Returns the limit that this loss exceeds; nullopt if it is not a spike.
   std::optional<std::string> Above(double loss) const;
 
   const RunFacts& facts_;

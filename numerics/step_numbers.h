@@ -1,8 +1,7 @@
-// The figures of one step, from which the detectors judge. Plain values; who measures them is not
+// The figures of one step, the input of the detectors. Plain values; how they are measured is not
 // the detectors' matter.
 //
-// A figure that is unknown is nothing (std::optional) or an empty list; one that is not finite is
-// infinite or NaN. Threads: any.
+// An unknown figure is nullopt or an empty list; a non-finite one is infinite or NaN. Threads: any.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +15,7 @@ namespace penstock::train {
 
 struct WatchedTensor {
   std::string name;
-  std::optional<uint32_t> layer;  ///< nothing outside of layers: embeddings, the last norm
+  std::optional<uint32_t> layer;  ///< nullopt outside of layers: embeddings, the last norm
   bool matrix = true;             ///< false: a bias or a norm weight
 };
 
@@ -24,26 +23,26 @@ struct WatchedTensor {
 /// them.
 struct WatchedLayer {
   std::string attention;  ///< the residual stream behind attention: "h.1 behind attention"
-  std::string mlp;        ///< what the MLP adds; empty where it is not kept apart
+  std::string mlp;        ///< output of the MLP; empty if it is not kept apart
   std::string residual;   ///< the residual stream behind the layer: "h.1"
 };
 
 /// What stays the same over a run.
 struct RunFacts {
-  DType dtype = DType::kFloat32;                 ///< of the weights and activations
+  DType dtype = DType::kFloat32;                 ///< dtype of the weights and activations
   uint64_t vocabulary = 0;                       ///< 0: unknown
-  uint64_t warmup_steps = 0;                     ///< of the learning rate
-  std::string rate_key = "optimizer.params.lr";  ///< of the configuration, which decides that rate
+  uint64_t warmup_steps = 0;                     ///< warm-up of the learning rate
+  std::string rate_key = "optimizer.params.lr";  ///< configuration key of that rate
   bool dynamic_loss_scale = false;               ///< fp16 alone
-  uint64_t loss_scale_window = 1000;             ///< of a dynamic loss scale
-  std::vector<WatchedTensor> tensors;  ///< in the order in which a forward uses them first
+  uint64_t loss_scale_window = 1000;             ///< window of a dynamic loss scale
+  std::vector<WatchedTensor> tensors;            ///< in the order of their first use in a forward
   std::vector<WatchedLayer> layers;
 };
 
-/// Of a tensor's gradient, unscaled. The statistics of a gradient with values that are not finite
-/// are not finite.
+/// Figures of a tensor's gradient, unscaled. The statistics of a non-finite gradient are not
+/// finite.
 struct GradientNumbers {
-  uint64_t nonfinite = 0;  ///< how many elements are infinite or NaN
+  uint64_t nonfinite = 0;  ///< number of infinite or NaN elements
   double largest = 0;      ///< magnitude
   double rms = 0;
   /// The share of elements, 0 to 1, that are zero as they are stored, in fp16; and that were zero
@@ -68,41 +67,42 @@ struct FirstNonFinite {
   std::string tensor;  ///< the operator's output
   std::optional<uint32_t> layer;
   uint64_t micro_batch = 0;
-  std::vector<uint64_t> rows;  ///< of the data
+  std::vector<uint64_t> rows;  ///< rows of the data
 };
 
 /// What is known when a step has been applied or skipped. Of a row of metrics.jsonl the lists are
 /// empty.
 struct StepNumbers {
-  uint64_t step = 0;  ///< from 1
+  uint64_t step = 0;  ///< number of the step, from 1
   double loss = 0;
   bool forward_finite = true;  ///< the loss is
   double grad_norm = 0;        ///< unscaled, before clipping
-  double loss_scale = 1;       ///< with which the step was computed
+  double loss_scale = 1;       ///< scale that the step used
   bool skipped = false;
   double lr = 0;
-  double median_step_s = 0;  ///< of the steps so far; 0: unknown
-  /// How many more steps have to be skipped, this one not counted, for the run to end; 0: it ends
-  /// with this step. Nothing: nobody knows. The loss scaler and the limit of skipped steps say.
+  double median_step_s = 0;  ///< median of the steps so far; 0: unknown
+  /// How many more steps must be skipped, not counting this one, for the run to end; 0: it ends
+  /// with this step; nullopt: not known. The loss scaler and the limit of skipped steps determine
+  /// it.
   std::optional<uint64_t> steps_to_stop = {};
-  std::vector<uint64_t> rows;                ///< of the data
-  std::vector<GradientNumbers> gradients;    ///< as RunFacts::tensors, or empty
-  std::vector<LayerNumbers> layers;          ///< as RunFacts::layers, or empty
-  std::optional<FirstNonFinite> first = {};  ///< of a step with values that are not finite
+  std::vector<uint64_t> rows;                ///< rows of the data
+  std::vector<GradientNumbers> gradients;    ///< parallel to RunFacts::tensors, or empty
+  std::vector<LayerNumbers> layers;          ///< parallel to RunFacts::layers, or empty
+  std::optional<FirstNonFinite> first = {};  ///< set in a step with non-finite values
 };
 
-/// Of a tensor, by the update of a step.
+/// Figures of a tensor after a step's update.
 struct WeightNumbers {
   double largest = 0;  ///< magnitude of the new weights
-  double rms = 0;      ///< of the new weights
+  double rms = 0;      ///< rms of the new weights
   double rms_before = 0;
-  double update_rms = 0;  ///< of new - old
+  double update_rms = 0;  ///< rms of new - old
 };
 
 /// What is known when the update of a step has ended, which may be after the next step's numbers.
 struct UpdateNumbers {
   uint64_t step = 0;
-  std::vector<WeightNumbers> weights;  ///< as RunFacts::tensors
+  std::vector<WeightNumbers> weights;  ///< parallel to RunFacts::tensors
 };
 
 }  // namespace penstock::train

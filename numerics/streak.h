@@ -1,8 +1,7 @@
-// D3: foresees the end of a run whose steps are skipped one after the other.
+// D3: predicts the end of a run whose steps are skipped one after the other.
 //
-// A dynamic loss scale skips steps in a row whenever it comes down to where it fits. That is told
-// of only when the end is near.
-// Threads: one.
+// A dynamic loss scale skips steps in a row whenever it falls to a suitable value. Such a streak is
+// reported only when it is about to end the run. Threads: one.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +12,14 @@
 
 namespace penstock::train {
 
-/// Says in which step of a streak of skipped steps it is told of: in one of each.
+/// Decides in which step a streak of skipped steps is reported: once for each streak.
 class StreakRule {
  public:
   explicit StreakRule(bool dynamic_loss_scale) : dynamic_(dynamic_loss_scale) {}
 
   /// Takes a step, the `skipped`-th in a row to be skipped, or none (0). `steps_to_stop` as in
-  /// StepNumbers: a step that ends the run is not told of, and with a dynamic loss scale none of
-  /// which nobody knows how far the end is. Returns whether it is told of.
+  /// StepNumbers: a step that ends the run is not reported, nor, with a dynamic loss scale, one
+  /// with an unknown distance to the end. Returns whether it is reported.
   bool Step(uint64_t step, uint64_t skipped, const std::optional<uint64_t>& steps_to_stop);
   /// Says that a report of step `step` told of the streak that it belongs to.
   void Remember(uint64_t step) { said_ = said_ || (skipped_ > 0 && step >= began_); }
@@ -32,7 +31,7 @@ class StreakRule {
  private:
   const bool dynamic_;
   uint64_t skipped_ = 0;
-  uint64_t began_ = 0;  ///< the first step that is known of the streak
+  uint64_t began_ = 0;  ///< first known step of the streak
   bool said_ = false;
 };
 

@@ -1,4 +1,4 @@
-// Numbers as people read them in a report's line.
+// Formats numbers for a report's line.
 //
 // Threads: any.
 #pragma once

@@ -19,7 +19,7 @@ inline constexpr double kTrendHeadroom = 6;
 inline constexpr size_t kTrendSteps = 100;
 inline constexpr size_t kTrendParts = 5;
 inline constexpr double kTrendRise = 0.5;
-/// Of a line in RUN/headroom.jsonl against the one before.
+/// Min change, in bits, for a new line in RUN/headroom.jsonl.
 inline constexpr double kHeadroomChange = 0.5;
 
 // D3: skipped steps in a row.
@@ -64,7 +64,7 @@ inline constexpr double kUnderflowShare = 0.5;
 inline constexpr size_t kOverflowsInWindow = 2;
 inline constexpr size_t kOverflowsInFirstWindow = 8;
 
-/// For how many steps something must not have been so before it is reported again.
+/// Number of steps for which a finding must be absent before it is reported again.
 inline constexpr uint64_t kQuietSteps = 100;
 
 /// How many steps RUN/overflow.json keeps.

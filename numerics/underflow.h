@@ -20,7 +20,7 @@ class UnderflowDetector {
   /// tensors outside of layers are left out: an embedding's gradient is zero for every token that
   /// the step does not use.
   std::optional<Report> Step(const StepNumbers& numbers);
-  /// Takes it that this was so in a step, and was said.
+  /// Records a finding of a step as reported.
   void Remember(uint64_t step) { static_cast<void>(quiet_.Say(step)); }
 
  private:

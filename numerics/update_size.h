@@ -1,7 +1,7 @@
 // D7: updates that are too large for the weights, and weights that grow.
 //
-// A tensor whose weights are all zero before its first update, as a bias's are, counts as one of
-// rms kLeastWeightRms. Threads: one.
+// A tensor whose weights are all zero before its first update, such as a bias, counts as having rms
+// kLeastWeightRms. Threads: one.
 #pragma once
 
 #include <deque>
@@ -25,9 +25,9 @@ class UpdateSizeDetector {
   /// `facts` outlives the detector.
   explicit UpdateSizeDetector(const RunFacts& facts) : facts_(facts) {}
 
-  /// Of several tensors, the one whose update is largest for its weights is named.
+  /// A report names the tensor with the largest update relative to its weights.
   std::vector<Report> Updated(const UpdateNumbers& numbers);
-  /// Takes it that this was so in a step, and was said.
+  /// Records a finding of a step as reported.
   void Remember(uint64_t step);
 
  private:
@@ -35,7 +35,7 @@ class UpdateSizeDetector {
   struct Worst {
     size_t tensor = 0;
     double ratio = 0;
-    size_t count = 0;  ///< how many are above
+    size_t count = 0;  ///< number of tensors above
     void Take(size_t index, double of);
   };
   bool Settled(uint64_t step) const;
@@ -45,7 +45,7 @@ class UpdateSizeDetector {
   Report MakeReport(uint64_t step, const Worst& worst, const std::string& what) const;
 
   const RunFacts& facts_;
-  std::deque<std::vector<double>> rms_;  ///< of the last kGrowthSteps settled steps
+  std::deque<std::vector<double>> rms_;  ///< rms in the last kGrowthSteps settled steps
   Quiet large_;
   Quiet grown_;
 };

@@ -1,8 +1,8 @@
 // All detectors of a run: takes the figures of its steps and gives reports.
 //
-// A value without I/O and clocks: who measures, prints and writes is not its matter. After a resume
-// it is made anew, and brought up to date from the rows of metrics.jsonl and the reports of
-// numerics.jsonl. Threads: one.
+// A value without I/O and clocks: it does not measure, print or write. After a resume it is
+// recreated, and restored from the rows of metrics.jsonl and the reports of numerics.jsonl.
+// Threads: one.
 #pragma once
 
 #include <cstdint>
@@ -48,13 +48,13 @@ class NumericsWatch {
   /// Takes a row of metrics.jsonl of before a resume, without reporting anything. In the order of
   /// steps, before the first Step; the last RowsToReplay suffice.
   void Replay(const StepNumbers& row);
-  /// A report of before the resume, which went on after step `resumed`: what it says counts as said
+  /// Records a report from before the resume at step `resumed`: its finding counts as reported
   /// until then.
   void Remember(const Report& report, uint64_t resumed);
   /// Says that the rows and reports of before the resume are all there.
   void Resumed() { non_finite_.Resumed(); }
-  /// Spikes of before, which a Replay took, count as not reported: for somebody who looks at what
-  /// comes next and did not see them.
+  /// Earlier spikes, taken by a Replay, count as not reported, for a caller that only considers
+  /// later steps.
   void ForgetSpikes();
   /// How many rows of metrics.jsonl matter.
   uint64_t RowsToReplay() const;
@@ -84,11 +84,11 @@ class NumericsWatch {
   HeadroomLog headroom_log_;
   BlackBox box_;
 
-  std::deque<Report> recent_;          ///< of the last steps
+  std::deque<Report> recent_;          ///< reports of the last steps
   uint64_t step_ = 0;                  ///< the last one
   uint64_t trouble_began_ = 0;         ///< the first of the skipped steps in a row; 0: none
-  bool forward_finite_ = true;         ///< in the last step
-  std::optional<uint64_t> broken_by_;  ///< the update after which weights are not finite
+  bool forward_finite_ = true;         ///< whether the last step's forward was finite
+  std::optional<uint64_t> broken_by_;  ///< update after which weights are not finite
   std::optional<uint64_t> too_large_;  ///< the last update that was reported as too large
 };
 

@@ -1,4 +1,4 @@
-// Fixed-size fields at byte offsets, as the state file's formats have them.
+// Fixed-size fields at byte offsets, for the state file's formats.
 //
 // Little-endian, like every machine that penstock runs on.
 #pragma once

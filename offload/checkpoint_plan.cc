@@ -110,11 +110,11 @@ class Planner {
 
   const std::vector<CheckpointAccess>& accesses_;
   const uint32_t most_slots_;
-  std::vector<Slot> slots_;        ///< those that are full
-  std::set<Rank> ranks_;           ///< of them
-  std::vector<uint32_t> slot_of_;  ///< by checkpoint
-  std::vector<size_t> written_;    ///< by checkpoint: the access that writes it
-  std::vector<size_t> next_;       ///< by access: the next one of the same checkpoint
+  std::vector<Slot> slots_;        ///< full slots
+  std::set<Rank> ranks_;           ///< their ranks
+  std::vector<uint32_t> slot_of_;  ///< indexed by checkpoint
+  std::vector<size_t> written_;    ///< indexed by checkpoint: the access that writes it
+  std::vector<size_t> next_;       ///< indexed by access: the next one of the same checkpoint
   std::vector<size_t> copied_out_;
   CheckpointPlan plan_;
 };

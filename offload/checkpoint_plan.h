@@ -1,6 +1,6 @@
-// Plans where activation checkpoints lie during a step, and what is copied when. A plain value,
-// computed from the order in which a step writes and reads them; offload/checkpoint_store.h carries
-// it out.
+// Plans the places of activation checkpoints during a step, and when each is copied. A plain value,
+// computed from the order in which a step writes and reads them; offload/checkpoint_store.h
+// executes it.
 //
 // A checkpoint that stays on the device from its writing to its last reading is never copied. Every
 // other checkpoint is copied to the host once it is written, and back as soon as a slot is free for
@@ -33,7 +33,7 @@ struct CheckpointPlan {
     bool copy_out = false;  ///< the checkpoint is needed on the host
   };
   std::vector<Use> uses;                    ///< in the order of the accesses
-  std::vector<std::vector<Fetch>> fetches;  ///< by kernel: into slots that are free after it
+  std::vector<std::vector<Fetch>> fetches;  ///< indexed by kernel: into slots free after it
 };
 
 /// Makes the plan. `accesses` are those of a whole step, by kernel; each checkpoint is written

@@ -22,18 +22,18 @@ namespace penstock::offload {
 class CheckpointStore {
  public:
   struct Options {
-    std::vector<CheckpointAccess> accesses;  ///< of every step, until PlanSteps
+    std::vector<CheckpointAccess> accesses;  ///< accesses of every step, until PlanSteps
     uint64_t checkpoints = 0;
-    uint64_t slots = 0;  ///< on the device; as many as there are checkpoints: nothing is copied
-    Bytes size;          ///< of a checkpoint
+    uint64_t slots = 0;  ///< slots on the device; one for each checkpoint: nothing is copied
+    Bytes size;          ///< size of a checkpoint
   };
   /// Makes a store without checkpoints.
   CheckpointStore() = default;
   /// What Create takes from the device and from the host.
   static Bytes DeviceBytes(const Options& options);
   static Bytes HostBytes(const Options& options);
-  /// Returns what Create takes of the heap for its bookkeeping, at most, for a step of so many
-  /// accesses by so many kernels, which need not be in `options` yet.
+  /// Returns the max heap memory of Create's bookkeeping for a step of this many accesses by this
+  /// many kernels, which need not be in `options` yet.
   static Bytes BookkeepingBytes(const Options& options, uint64_t accesses, uint64_t kernels);
 
   /// Errors: kBudget, kOutOfMemory.
@@ -55,8 +55,8 @@ class CheckpointStore {
  private:
   struct Slot {
     device::DeviceBuffer buffer;
-    device::Event fetched;  ///< what was copied into it is there
-    device::Event copied;   ///< what was written into it is on the host
+    device::Event fetched;  ///< recorded when the copy into it has ended
+    device::Event copied;   ///< recorded when its content is on the host
   };
 
   void CopyOut(const CheckpointPlan::Use& use, device::Stream& compute);
@@ -64,12 +64,12 @@ class CheckpointStore {
   CheckpointPlan plan_;
   Bytes size_;
   device::HostBuffer host_;
-  std::vector<std::byte*> on_host_;  ///< by checkpoint
-  std::vector<device::Event> out_;   ///< by checkpoint: it is on the host
+  std::vector<std::byte*> on_host_;  ///< indexed by checkpoint
+  std::vector<device::Event> out_;   ///< indexed by checkpoint: recorded when it is on the host
   std::vector<Slot> slots_;
   size_t next_use_ = 0;
   size_t kernel_begin_ = 0;                   ///< the first use of this kernel
-  std::unique_ptr<device::Stream> copy_out_;  ///< streams end before what their work uses
+  std::unique_ptr<device::Stream> copy_out_;  ///< streams end before members that they use
   std::unique_ptr<device::Stream> copy_in_;
 };
 

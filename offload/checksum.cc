@@ -45,7 +45,7 @@ struct TileHasher::States {
   uint64_t seed = 0;
   Planes planes = MakeFrozenPlanes(DType::kFloat32);
   uint64_t elements = 0;
-  std::array<Hash, Planes::kMost> hashes;  ///< of each plane
+  std::array<Hash, Planes::kMost> hashes;  ///< hash of each plane
 };
 
 TileHasher::TileHasher() : states_(std::make_unique<States>()) {
@@ -92,9 +92,9 @@ TileChecksums TileHasher::Finish() const {
 struct PartHasher::State {
   uint64_t seed = 0;
   bool record = false;
-  std::vector<uint64_t> sizes;    ///< of the part's planes
-  std::vector<uint64_t> digests;  ///< of those that are complete
-  uint64_t added = 0;             ///< to the plane after these
+  std::vector<uint64_t> sizes;    ///< sizes of the part's planes
+  std::vector<uint64_t> digests;  ///< digests of the complete planes
+  uint64_t added = 0;             ///< bytes added to the plane after these
   Hash hash;
 };
 

@@ -1,9 +1,9 @@
-// Which commit the ranks of a state have in common.
+// Finds the commit that all ranks of a state have in common.
 //
 // Each rank makes a commit durable in its own files and only then votes for it, so a crash may
 // leave a commit in the files of some ranks alone. It does not count: the state has a commit if all
 // ranks hold it. Until the vote no slot of the commit before is written, so that one is whole on
-// every rank. Plain values: no file is touched here.
+// every rank. Plain values: this code uses no files.
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,7 @@ constexpr std::array<char, 8> kCommitMagic = {'P', 'S', 'C', 'O', 'M', 'M', 'I',
 constexpr size_t FixedBytes(uint32_t version) { return version == 1 ? 96 : 256; }
 constexpr size_t kCommitTileBytes = 32;
 
-/// Where version 2 has the loss scale; zeros without one.
+/// Offset of the loss scale in version 2; zeros without one.
 constexpr size_t kLossScaleAt = 112;
 
 void PutLossScale(std::span<std::byte> out, const std::optional<LossScaleState>& scale) {

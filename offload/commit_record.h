@@ -1,6 +1,6 @@
 // The bytes of a commit record (docs/state_format.md): the state of training when it was committed.
 //
-// Pure encoding and decoding: no file is touched here. Decoding trusts nothing.
+// Pure encoding and decoding, without files. Decoding validates everything.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ struct CommittedTile {
 /// Identifies the state that a record belongs to. A UUID alone means a state of version 1.
 struct StateIdentity {
   Uuid uuid{};
-  uint32_t version = 1;  ///< of the format
+  uint32_t version = 1;  ///< version of the format
   uint32_t world_size = 1;
   uint32_t rank = 0;
 
@@ -37,7 +37,7 @@ struct StateIdentity {
 
 /// What the loss scale of fp16 has come to (zero/loss_scale.h).
 struct LossScaleState {
-  double scale = 1;  ///< of the next step
+  double scale = 1;  ///< scale of the next step
   uint64_t steps_without_overflow = 0;
   uint32_t hysteresis = 1;  ///< at 1 the next overflow halves the scale
 
@@ -72,7 +72,7 @@ inline constexpr Bytes kMostCommitJson = 64_MiB;
 /// not overflow.
 inline constexpr uint64_t kMostSteps = uint64_t{1} << 48;
 
-/// Returns the size of a record with so many tiles and so much JSON text.
+/// Returns the size of a record with this many tiles and bytes of JSON text.
 Bytes CommitBytes(uint32_t version, size_t tiles, Bytes json);
 
 std::vector<std::byte> EncodeCommit(const StateIdentity& state, const CommitRecord& record);

@@ -33,7 +33,7 @@ struct CommitVerifier::Work {
   struct TakenPart {
     TileId tile{};
     Part part{};
-    size_t number = 0;  ///< in the order of tiles
+    size_t number = 0;  ///< number in the order of tiles
   };
 
   std::span<const CommittedTile> tiles;
@@ -97,7 +97,7 @@ class CommitVerifier::Reader {
     uint64_t from = 0;  ///< within the part
     std::span<std::byte> whole;
     std::span<const std::byte> bytes;
-    bool last = false;  ///< of the part
+    bool last = false;  ///< whether it is the last of the part
     aio::Ticket ticket;
   };
 
@@ -167,9 +167,9 @@ class CommitVerifier::Reader {
   Work& work_;
   const Bytes piece_;
   std::vector<std::span<std::byte>> free_;
-  std::deque<Read> reads_;  ///< in their order
+  std::deque<Read> reads_;  ///< reads in their order
   std::optional<Work::TakenPart> taken_;
-  uint64_t from_ = 0;  ///< of that part, to be read next
+  uint64_t from_ = 0;  ///< next position of that part to read
   PartHasher hasher_;
 };
 

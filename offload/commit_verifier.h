@@ -1,9 +1,9 @@
-// Reads what a commit names back from the drives, past the page cache, and compares checksums.
+// Reads a commit's parts back from the drives, past the page cache, and compares checksums.
 //
 // Parts are read in pieces through the engines of the state, after all other I/O, into a room that
 // does not grow with tiles or threads. Several threads each read a part at a time and hash what
-// arrives, so that drives always have reads. The tiles must stay as they are on the drives
-// meanwhile; other parts of the state may be read.
+// arrives, so that drives always have reads. The tiles on the drives must not change meanwhile;
+// other parts of the state may be read.
 //
 // Owns the room; the file outlives the verifier. Threads: Verify from one at a time, the others
 // from any.

@@ -1,5 +1,5 @@
 // A file of a copy while it is written: under its UnfinishedCopy name, and locked. Without Finish
-// nothing is left of it.
+// it is removed.
 //
 // Threads: one at a time.
 #pragma once
@@ -43,7 +43,7 @@ class CopyTarget {
   /// Gives blocks back, where the file system can; the bytes are zeros then.
   Status PunchHole(FileOffset offset, Bytes size);
   Status Resize(Bytes size);
-  /// Where the file system can; elsewhere the writes will tell.
+  /// Reserves space if the file system can; otherwise a lack shows when writing.
   Status Reserve(FileOffset offset, Bytes size);
   Status Write(FileOffset offset, std::span<const std::byte> bytes) const;
 

@@ -70,7 +70,7 @@ Result<const std::byte*> Executor::Acquire(ModuleId module) {
   if (slot == nullptr) {
     PENSTOCK_ASSIGN(slot, ChooseSlot(module, planned));
   } else if (!there) {
-    slot->last_use = compute_.Record();  // who holds it since another step may use it still
+    slot->last_use = compute_.Record();  // a holder from another step may still use it
   }
   if (!there) PENSTOCK_TRY(Fetch(module, *slot));
   if (planned == nullptr || (!planned->fetch && !there)) ++late_uses_;
@@ -111,8 +111,8 @@ Executor::Slot* Executor::SlotOf(ModuleId module) {
   return slot.module == module && (slot.current || slot.held > 0) ? &slot : nullptr;
 }
 
-/// A slot that nobody holds: its own, the one that is planned, or the shared one whose weights are
-/// needed last; of those not needed any more, the one that was used longest ago.
+/// Returns a free slot: its own, the planned one, or the shared one whose weights are needed last;
+/// of those not needed any more, the least recently used.
 Result<Executor::Slot*> Executor::ChooseSlot(ModuleId module, const ScheduledUse* planned) {
   if (!schedule_->own_slot.empty()) {
     if (const auto own = schedule_->own_slot[Index(module)]) return &slots_[*own];

@@ -1,4 +1,4 @@
-// Carries out the schedule on the device: copies each module's weights into its slot in time.
+// Executes the schedule on the device: copies each module's weights into its slot in time.
 //
 // The host runs ahead of the device: Acquire waits until a module's weights are in host memory and
 // the copy is enqueued, never until it is done; the compute stream waits for the copy through an
@@ -36,13 +36,13 @@ namespace penstock::offload {
 class ShareGatherer {
  public:
   virtual ~ShareGatherer() = default;
-  /// This rank's share of the module lies in its place in `slot` once `copied` is reached, and
-  /// nobody uses the slot any more. Returns the event with which the whole module is there.
+  /// This rank's share of the module is at its place in `slot` once `copied` is reached, and the
+  /// slot is not in use. Returns the event with which the whole module is there.
   virtual device::Event Gather(ModuleId module, std::byte* slot, const device::Event& copied) = 0;
 };
 
 struct ExecutorOptions {
-  ShareGatherer* gatherer = nullptr;  ///< none: the share is the whole module
+  ShareGatherer* gatherer = nullptr;  ///< null: the share is the whole module
   ActivityMeter* meter = nullptr;
 };
 
@@ -58,9 +58,9 @@ class Executor {
   /// the call, until its Release. A module that is already held has the same address. Errors: of
   /// the store; kInvalidArgument if all slots that it could take are held.
   Result<const std::byte*> Acquire(ModuleId module);
-  /// Fetches the weights of the use that the schedule names next, where it says that they may be
-  /// fetched ahead and nobody holds their slot. The calls so far decide, so ranks that make the
-  /// same calls do the same. Errors: of the store.
+  /// Fetches the weights of the use that the schedule names next, if it says that they may be
+  /// fetched ahead and their slot is free. The calls so far decide, so ranks that make the same
+  /// calls do the same. Errors: of the store.
   Status FetchAhead();
   /// Ends a use: work enqueued so far is its last.
   void Release(ModuleId module);
@@ -83,12 +83,12 @@ class Executor {
  private:
   struct Slot {
     device::DeviceBuffer buffer;
-    device::Event ready;             ///< the last weights that came into it
-    device::Event last_use;          ///< the last kernel that read it
+    device::Event ready;             ///< recorded after the last copy into it
+    device::Event last_use;          ///< recorded after the last kernel that read it
     int held = 0;                    ///< acquires without their release
-    bool shared = true;              ///< by modules without a slot of their own
-    std::optional<ModuleId> module;  ///< whose weights were copied into it last
-    bool current = false;            ///< in this step, in which weights stay what they are
+    bool shared = true;              ///< used by modules without their own slot
+    std::optional<ModuleId> module;  ///< module whose weights were last copied into it
+    bool current = false;            ///< whether it is of this step, in which weights do not change
     uint64_t acquired_at = 0;        ///< the number of the last use
   };
 
@@ -107,7 +107,7 @@ class Executor {
   Result<Slot*> ChooseSlot(ModuleId module, const ScheduledUse* planned);
   Status Fetch(ModuleId module, Slot& slot);
   Result<size_t> CopyTiles(ModuleId module, IdRange<TileId> tiles, Slot& slot);
-  /// In traces, work is called after the use it is for.
+  /// Returns the name in traces of work for this use.
   std::string NameOfUse(ModuleId module, const ScheduledUse* planned) const;
 
   const ShardLayout& layout_;
@@ -119,16 +119,16 @@ class Executor {
   Trace* const trace_;
   Trace::Row waits_;
   std::vector<Slot> slots_;
-  std::vector<std::optional<uint32_t>> slot_of_;   ///< of each module, where it was last
+  std::vector<std::optional<uint32_t>> slot_of_;   ///< last slot of each module
   std::vector<std::vector<uint64_t>> planned_at_;  ///< the uses of each module in a step, in order
-  uint64_t step_start_ = 0;                        ///< in the time of the schedule
-  uint64_t use_ = 0;                               ///< that the plan names next; its length: none
+  uint64_t step_start_ = 0;                        ///< start of the step, in schedule time
+  uint64_t use_ = 0;                               ///< next use of the plan; its length: none
   uint64_t acquired_ = 0;
   uint64_t late_uses_ = 0;
   uint64_t evictions_ = 0;
-  std::array<device::Event, 2> last_copies_;  ///< of the last two modules
+  std::array<device::Event, 2> last_copies_;  ///< copies of the last two modules
   size_t next_copy_ = 0;
-  std::unique_ptr<device::Stream> copy_in_;  ///< last member: stops before what its work uses
+  std::unique_ptr<device::Stream> copy_in_;  ///< last: stops before members that it uses
 };
 
 }  // namespace penstock::offload

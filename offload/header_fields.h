@@ -1,5 +1,5 @@
-// The fields of a state file's header (docs/state_format.md): where each begins, of what type it
-// is, and what messages call it. Encoding, decoding and messages use this one table.
+// The fields of a state file's header (docs/state_format.md): the offset, type and name in messages
+// of each. Encoding, decoding and messages use this one table.
 #pragma once
 
 #include <array>
@@ -50,7 +50,7 @@ inline constexpr HeaderField<uint64_t> kSpillSize{184, "the size of the spill"};
 inline constexpr HeaderField<uint64_t> kFileSize{192, "the file size"};
 inline constexpr HeaderField<uint64_t> kLayoutChecksum{200,
                                                        "the checksum of layout and descriptors"};
-// From here on of version 2; version 1 has reserved bytes.
+// The fields from here on are of version 2; version 1 has reserved bytes.
 inline constexpr HeaderField<uint64_t> kCommitJson{208, "the room for a commit's JSON text"};
 inline constexpr HeaderField<uint64_t> kFrozenOffset{216, "the offset of the frozen weights"};
 inline constexpr HeaderField<uint64_t> kFrozenSize{224, "the size of the frozen weights"};

@@ -1,4 +1,4 @@
-// Where every element of the model's parameters belongs. Plain values.
+// The place of every element of the model's parameters. Plain values.
 //
 // ModelLayout describes the whole model, and is the same on every rank: groups, modules and
 // tensors. Each module has one flat index: the tensors of its first group, back to back in the
@@ -52,7 +52,7 @@ class IdRange {
   constexpr Iterator end() const { return Iterator(end_); }
   constexpr size_t size() const { return end_ - begin_; }
   constexpr Id operator[](size_t i) const { return Id{begin_ + static_cast<uint32_t>(i)}; }
-  /// `count` of them, from the first-th on. Precondition: there are so many.
+  /// Returns `count` of them, from number `first` on. Precondition: they exist.
   constexpr IdRange Part(size_t first, size_t count) const {
     PENSTOCK_CHECK(first <= size() && count <= size() - first);
     const uint32_t begin = begin_ + static_cast<uint32_t>(first);
@@ -126,9 +126,9 @@ struct Section {
 
 struct ModuleLayout {
   std::string name;
-  std::vector<TensorLayout> tensors;  ///< in the order they were declared
-  std::vector<GroupSpan> spans;       ///< of the groups that it has, in their order
-  uint64_t elements = 0;  ///< of the flat index, padding included: a multiple of a block
+  std::vector<TensorLayout> tensors;  ///< in the order of declaration
+  std::vector<GroupSpan> spans;       ///< spans of its groups, in order
+  uint64_t elements = 0;  ///< elements of the flat index, with padding: a multiple of a block
 
   /// Indices of the tensors in the order of the flat index: a caller that reads them in this order
   /// reads each tile once.
@@ -156,7 +156,7 @@ struct ModelLayout {
   /// Returns all of them in the order of the flat index.
   std::vector<Section> SectionsOf(ModuleId id) const;
 
-  /// Returns the rank of so many whose share has an element of the module's flat index.
+  /// Returns the rank, of `world_size`, whose share has an element of the module's flat index.
   uint32_t RankAt(ModuleId id, uint64_t element, uint32_t world_size) const;
 
   /// Whether the other layout has the same tensors at the same places of the same modules, stored
@@ -192,9 +192,9 @@ struct ShardLayout {
   ModelLayout model;
   uint32_t world_size = 1;
   uint32_t rank = 0;
-  uint64_t tile_elements = 0;        ///< of the largest possible tile: a multiple of a block
-  std::vector<TileLayout> tiles;     ///< by module, then by position
-  std::vector<uint32_t> first_tile;  ///< of each module; then the number of tiles
+  uint64_t tile_elements = 0;     ///< elements of the largest possible tile: a multiple of a block
+  std::vector<TileLayout> tiles;  ///< ordered by module, then by position
+  std::vector<uint32_t> first_tile;  ///< first tile of each module; then the number of tiles
 
   const TileLayout& tile(TileId id) const { return tiles[Index(id)]; }
   const ModuleLayout& module(ModuleId id) const { return model.module(id); }
@@ -236,7 +236,7 @@ struct ShardLayout {
   /// Sizes of the largest tile.
   Bytes largest_weight() const;
   Bytes largest_record() const;
-  size_t most_tiles() const;  ///< of a module
+  size_t most_tiles() const;  ///< max number of tiles of a module
 
   bool operator==(const ShardLayout&) const = default;
 };

@@ -1,5 +1,5 @@
 // The JSON text in a state file's head: the model's groups, modules and tensors
-// (docs/state_format.md; private to state_format.cc). Decoding trusts nothing.
+// (docs/state_format.md; private to state_format.cc). Decoding validates everything.
 #pragma once
 
 #include <cstdint>

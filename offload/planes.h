@@ -1,9 +1,9 @@
-// The planes of a tile: which states are kept of its elements, how each is stored, and where in the
-// tile's memory each lies. Plain values.
+// The planes of a tile: the states of its elements, how each is stored, and its place in the tile's
+// memory. Plain values.
 //
 // A plane holds one state of all the tile's elements, one block after the other. The model computes
-// with the plane of the weight, which is a part of its own in memory and on the drive. The other
-// planes lie one after the other in the tile's record.
+// with the plane of the weight, which is a separate part in memory and on the drive. The other
+// planes are stored one after the other in the tile's record.
 #pragma once
 
 #include <array>
@@ -20,8 +20,8 @@ namespace penstock::offload {
 
 /// What a plane holds of each element.
 enum class PlaneRole : uint8_t {
-  kWeight,    ///< what the model computes with; in fp32 training also the master
-  kLo,        ///< what a bf16 weight lacks of its fp32 master (kernels::SplitMaster)
+  kWeight,    ///< the weight that the model computes with; in fp32 training also the master
+  kLo,        ///< the difference of a bf16 weight and its fp32 master (kernels::SplitMaster)
   kMaster,    ///< the fp32 master of a weight of 16 bits
   kExpAvg,    ///< the first moment
   kExpAvgSq,  ///< the second moment; Adagrad's sum of squares
@@ -37,7 +37,7 @@ inline constexpr Bytes kPlaneAlignment = 4_KiB;
 struct Plane {
   PlaneRole role{};
   Encoding encoding{};
-  Bytes block;  ///< what a block of kBlockElements elements takes, its scales included
+  Bytes block;  ///< bytes of a block of kBlockElements elements, with its scales
 
   /// Returns what this plane of a tile takes, padding included. `elements`: a multiple of a block.
   Bytes Size(uint64_t elements) const {

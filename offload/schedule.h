@@ -1,5 +1,5 @@
 // A whole step as a list: when each module is used, in which device slot, and whether it has to be
-// copied there. A plain value, computed by zero/schedule_builder.h and carried out by
+// copied there. A plain value, computed by zero/schedule_builder.h and executed by
 // offload/executor.h and offload/tile_store.h.
 //
 // Time is counted in uses: use u of step s (from 0) happens at s * uses.size() + u.
@@ -15,7 +15,7 @@ namespace penstock::offload {
 
 struct ScheduledUse {
   ModuleId module{};
-  uint32_t slot = 0;  ///< where on the device it lies
+  uint32_t slot = 0;  ///< its slot on the device
   bool fetch =
       false;  ///< copied from the host for this use; false: still there from an earlier one
   bool backward = false;
@@ -24,12 +24,12 @@ struct ScheduledUse {
 struct Schedule {
   std::vector<ScheduledUse> uses;
   std::vector<Bytes> slot_bytes;  ///< size of each device slot
-  /// For each module the slot that no other module uses; none if it shares slots. Empty: all share.
+  /// For each module its own slot; nullopt if it shares slots. Empty: all share.
   std::vector<std::optional<uint32_t>> own_slot;
-  std::vector<uint32_t> first_use;  ///< of each module
+  std::vector<uint32_t> first_use;  ///< first use of each module
   /// The tiles that are updated, by the first use of their module, then by position.
   std::vector<TileId> update_order;
-  std::vector<TileId> load_order;  ///< the same in the order in which their updates begin
+  std::vector<TileId> load_order;  ///< the same, in the order in which their updates begin
   /// For each module: when the host's copy is needed for its update, counted from the start of a
   /// step.
   std::vector<uint64_t> update_at;
@@ -53,7 +53,7 @@ class Fetches {
 
  private:
   uint64_t length_;
-  std::vector<std::vector<uint64_t>> uses_;  ///< of each module, in order
+  std::vector<std::vector<uint64_t>> uses_;  ///< uses of each module, in order
 };
 
 }  // namespace penstock::offload

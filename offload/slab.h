@@ -1,8 +1,8 @@
 // All pinned host memory: one mapping, cut at start into pools of equal blocks.
 //
 // No size is rounded up to a power of two, and no block has to be as large as the largest tensor. A
-// block taken from a pool is a lease that gives itself back. Not thread-safe: the owner of the
-// pools serialises all calls, including those that give back (offload::TileStore holds its mutex).
+// block taken from a pool is a lease that releases itself. Not thread-safe: the owner of the pools
+// serialises all calls, including releases (offload::TileStore holds its mutex).
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ class Slab {
   /// Errors: kOutOfMemory.
   static Result<Slab> Create(Bytes size);
 
-  /// As Mapping::PreferNodes: before anything is written.
+  /// Like Mapping::PreferNodes: call it before anything is written.
   Status PreferNodes(std::span<const int> nodes) { return mapping_.PreferNodes(nodes); }
 
   /// Cuts off the next `size` bytes, rounded up to kSlabAlignment. Cutting more than was created is

@@ -1,4 +1,4 @@
-// Reads everything that a commit names, and verifies every checksum, at the speed of the drives.
+// Reads everything that a commit names, and verifies every checksum, at drive speed.
 //
 // Several tiles are in flight at once, through an I/O engine for each path, and are hashed by as
 // many threads. Damage does not end the check: every damaged part is found and named.
@@ -21,8 +21,8 @@ namespace penstock::offload {
 struct StateCheck {
   /// One line each: what is damaged, and "PATH at offset N".
   std::vector<std::string> damages;
-  size_t in_heads = 0;  ///< of the damages: in heads and commit places
-  Bytes read;           ///< of weights and records
+  size_t in_heads = 0;  ///< number of damages in heads and commit places
+  Bytes read;           ///< bytes of weights and records
 };
 
 /// Called from the checking threads, one at a time, with the bytes read so far and the bytes in

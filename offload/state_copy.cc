@@ -88,7 +88,7 @@ class RankCopy {
                    const std::function<Status(TileId, const TileParts&)>& then) const;
 
   const StateReader& from_;
-  std::vector<CopyTarget> to_;  ///< by path
+  std::vector<CopyTarget> to_;  ///< indexed by path
 };
 
 void RankCopy::AddRanges(std::vector<Range>& ranges) {
@@ -104,7 +104,7 @@ void RankCopy::AddRanges(std::vector<Range>& ranges) {
     ranges.push_back({file, from_.OffsetOf(Part::kWeight, tile),
                       AlignUp(layout.WeightBytes(tile), kStateAlignment)});
     const Bytes record = AlignUp(layout.RecordBytes(tile), kStateAlignment);
-    if (record == 0_B) continue;  // of a frozen tile
+    if (record == 0_B) continue;  // a frozen tile has none
     ranges.push_back({file, from_.OffsetOf(Part::kRecord, tile), record});
   }
 }
@@ -228,8 +228,8 @@ class Copier {
   Status Fill() {
     std::vector<RankCopy::Range> ranges;
     for (RankCopy& rank : ranks_) rank.AddRanges(ranges);
-    // For a clone as well: what it shares with the original takes new blocks as soon as that is
-    // written, and then nothing else is asked whether there are any.
+    // Needed for a clone, too: blocks shared with the original are replaced by new ones as soon as
+    // that is written, without another check of the space.
     PENSTOCK_TRY(CheckSpace(ranges));
     const bool cloned = std::ranges::all_of(ranks_, &RankCopy::Clone);
     Bytes room;
@@ -252,7 +252,7 @@ class Copier {
   Status CopyAll(const std::vector<RankCopy::Range>& ranges, const Engines& engines,
                  TileRooms& rooms) {
     for (RankCopy& rank : ranks_) PENSTOCK_TRY(rank.Resize());
-    // What a copy could not hold must not be written: whoever shares the drive would find it full.
+    // A copy without enough space must not be written: it would fill the drive for all its users.
     for (const RankCopy::Range& range : ranges) {
       PENSTOCK_TRY(range.file->Reserve(range.offset, range.size));
     }

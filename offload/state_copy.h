@@ -1,4 +1,4 @@
-// Copies the commit of a state into files of their own: those of all ranks.
+// Copies the commit of a state into new files, for all ranks.
 //
 // If the file system has reflinks, a copy is a clone, which shares its blocks with the original;
 // the other slots become holes, and the parts that the commit names are read and verified.
@@ -8,9 +8,8 @@
 // clone takes once the original is written, and the copy is a state of the same UUID that every
 // reader accepts.
 //
-// The original must not lose the commit meanwhile: whoever holds the lock makes no further commit
-// and, with one slot, no update. Threads: one, which starts
-// and joins others.
+// The original must not lose the commit meanwhile: the holder of the lock makes no further commit
+// and, with one slot, no update. Threads: one, which starts and joins others.
 #pragma once
 
 #include <functional>

@@ -111,7 +111,7 @@ Result<OpenedState> StateFile::Open(const std::vector<std::string>& paths,
   state.file->Protect(
       state.commit,
       state.file->PlaceOf(state.commit, EncodeCommit({header.uuid, layout}, state.commit)));
-  // Nothing is written over what this commit made free before it is durable itself.
+  // Space that this commit freed is not overwritten before the commit is durable.
   PENSTOCK_TRY(state.file->SyncAll());
   return state;
 }
@@ -164,7 +164,7 @@ void StateFile::TraceTo(Trace& trace) {
   }
 }
 
-/// With the time from now to its completion.
+/// Adds a span from now to its completion.
 void StateFile::AddSpan(PartRequest& request) {
   PathRows& rows = rows_[tiles_[Index(request.tile)].path];
   const bool read = request.operation == aio::Operation::kRead;
@@ -366,7 +366,7 @@ Status StateFile::CheckCommit() const {
   return commits().CheckWritten(newest_, "newest commit");
 }
 
-/// Where the record that `bytes` encode lies.
+/// Returns the place of the record that `bytes` encode.
 WrittenBytes StateFile::PlaceOf(const CommitRecord& record,
                                 std::span<const std::byte> bytes) const {
   return {.offset = commits().geometry().commit_offset[record.sequence % 2],

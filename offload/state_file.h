@@ -1,13 +1,13 @@
-// The state on the drives. Knows where tiles live, and which of their versions survive a crash.
+// The state on the drives. Knows the places of tiles, and which of their versions survive a crash.
 //
-// There is one file for each path (offload::StatePath), and nobody else needs to know which tile
-// lies on which path. Owns the table of places: for each tile the slot that the newest durable
-// commit names. Format and order of writes: docs/state_format.md.
+// There is one file for each path (offload::StatePath), and only this class knows which tile is on
+// which path. Owns the table of places: for each tile the slot that the newest durable commit
+// names. Format and order of writes: docs/state_format.md.
 //
 // Threads: Submit, Cancel, Where, WriteSlot and the getters of constants from any thread; all other
-// functions one at a time, and but for CheckCommit while no write is in flight (offload::TileStore
-// drains first). After a failed commit, or one that was taken back, every call
-// returns that failure.
+// functions one at a time and, except CheckCommit, while no write is in flight (offload::TileStore
+// drains first). After a failed commit, or one that was taken back, every call returns that
+// failure.
 #pragma once
 
 #include <atomic>
@@ -40,7 +40,7 @@ struct StateFileOptions {
   std::optional<Uuid> uuid;          ///< none: a random one
   bool require_direct =
       true;                ///< false: fall back to buffered I/O (a RUN folder, not an nvme_path)
-  bool simulated = false;  ///< in memory, for simulated drives: gone with the process
+  bool simulated = false;  ///< kept in memory, for simulated drives: gone with the process
   SpeedProbe probe = MeasureSpeed;  ///< decides shares if there are several drives
 };
 
@@ -50,19 +50,19 @@ struct PartRequest {
   TileId tile{};
   int slot = 0;
   aio::Operation operation = aio::Operation::kRead;
-  std::span<std::byte> buffer;  ///< of the part's size; see `from`
+  std::span<std::byte> buffer;  ///< as large as the part; see `from`
   aio::Priority priority = aio::Priority::kParameterRead;
-  uint64_t version = 0;     ///< of the tile, for traces
-  Bytes from = {};          ///< where in the part `buffer` begins, which may be shorter then
-  bool past_cache = false;  ///< a read of what the drive holds, whatever the page cache has
+  uint64_t version = 0;     ///< version of the tile, for traces
+  Bytes from = {};          ///< begin of `buffer` in the part; it may then be shorter
+  bool past_cache = false;  ///< reads from the drive, past the page cache
   std::function<void(const Status&)> on_complete;  ///< as in aio::Request
 };
 
 /// The part of the state on one path.
 struct PathShare {
-  std::string path;           ///< of its file
-  double bytes_a_second = 0;  ///< as measured; 0 if nothing was measured
-  double share = 1;           ///< of the elements, padding included
+  std::string path;           ///< path of its file
+  double bytes_a_second = 0;  ///< measured speed; 0: not measured
+  double share = 1;           ///< share of the elements, with padding
 };
 
 struct OpenedState;
@@ -78,12 +78,11 @@ class StateFile {
                                                    const StateFileOptions& options,
                                                    std::span<aio::Engine* const> engines);
 
-  /// Opens and locks the files of a state, in the order of their paths, to continue from its newest
-  /// commit. `layout` must be the one that it was created with. With `at`, continues
-  /// from that one: a newer one, which other ranks lack or which is damaged, is taken back durably
-  /// before the function returns, because the slots that it names are written next.
-  /// Errors: those of Create and of StateReader::Open; kInvalidArgument for another layout;
-  /// kNotFound if `at` is not there.
+  /// Opens and locks the files of a state, in the order of their paths, to resume from its newest
+  /// commit. `layout` must be the one that it was created with. With `at`, resumes from that one: a
+  /// newer one, which other ranks lack or which is damaged, is taken back durably before the
+  /// function returns, because the slots that it names are written next. Errors: those of Create
+  /// and of StateReader::Open; kInvalidArgument for another layout; kNotFound if `at` is not there.
   static Result<OpenedState> Open(const std::vector<std::string>& paths, const ShardLayout& layout,
                                   bool require_direct, std::span<aio::Engine* const> engines,
                                   const std::optional<CommitName>& at = {});
@@ -92,7 +91,7 @@ class StateFile {
   int slots() const { return shape_.slots; }
   std::vector<PathShare> Shares() const;
 
-  /// From now on `warn` is told in one line of a head that was lost while the other one holds.
+  /// From now on `warn` gets one line for each head that was lost while the other one is valid.
   void WarnBy(std::function<void(const std::string& line)> warn) { warn_ = std::move(warn); }
   /// Adds a span to `trace` for each part that is read or written from now on.
   void TraceTo(Trace& trace);
@@ -171,10 +170,10 @@ class StateFile {
   std::vector<double> speeds_;
   std::vector<TilePlace> tiles_;
   Status failure_;
-  uint64_t sequence_ = 0;  ///< of the newest commit; 0: none
+  uint64_t sequence_ = 0;  ///< sequence number of the newest commit; 0: none
   bool commit_stands_ = false;
   WrittenBytes newest_;       ///< the record of the newest commit
-  uint64_t newest_step_ = 0;  ///< of that commit
+  uint64_t newest_step_ = 0;  ///< step of that commit
   /// The record of the commit before it, which was valid when the newest was made.
   std::optional<WrittenBytes> before_;
   bool made_commit_ = false;                  ///< the newest commit is of this object
@@ -187,7 +186,7 @@ class StateFile {
 struct OpenedState {
   std::unique_ptr<StateFile> file;
   CommitRecord commit;
-  std::vector<std::string> notices;  ///< of heads that were written again, or cannot be
+  std::vector<std::string> notices;  ///< heads that were written again, or cannot be
 };
 
 /// Returns the version that a commit of these tiles names for all that are not frozen; 0 if all are

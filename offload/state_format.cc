@@ -27,12 +27,12 @@ Error Unknown(const std::string& what) {
                    kStateFormatVersion);
 }
 
-/// Where the tiles of all paths lie, and then what each path's regions take.
+/// The places of the tiles of all paths, and the bytes of each path's regions.
 struct TilePlan {
   std::vector<TilePlace> tiles;
   struct Regions {
-    Bytes weights;  ///< of a slot
-    Bytes records;  ///< of a slot
+    Bytes weights;  ///< bytes of a slot
+    Bytes records;  ///< bytes of a slot
     Bytes frozen;
   };
   std::vector<Regions> paths;
@@ -61,7 +61,7 @@ Status CheckHeader(std::span<const std::byte> bytes) {
   if (!unfinished && magic != kHeaderMagic) {
     return Corrupt("no magic at offset 0: not a penstock state file, or a damaged one");
   }
-  // For any version: damage is not taken for another version.
+  // Done for any version, so that damage does not look like another version.
   if (Checksum(bytes.first(field::kChecksum.offset)) != ReadField(bytes, field::kChecksum)) {
     return Corrupt("the checksum of the header at offset 0 does not hold");
   }
@@ -93,12 +93,12 @@ Status CheckHeader(std::span<const std::byte> bytes) {
   return {};
 }
 
-/// Where the parts of a head lie whose sizes its header gives: one after the other.
+/// The places of a head's parts whose sizes its header gives, one after the other.
 struct HeadParts {
   Bytes layout;       ///< size of the text
   Bytes descriptors;  ///< size of all of them
   Bytes descriptors_offset;
-  Bytes end;  ///< where commit place 0 begins
+  Bytes end;  ///< begin of commit place 0
 };
 
 Result<HeadParts> PartsOf(std::span<const std::byte> header) {
@@ -218,7 +218,7 @@ Result<ShardLayout> LayoutFrom(std::span<const std::byte> header, std::span<cons
   const uint32_t world_size = ReadField(header, field::kWorldSize);
   const uint32_t rank = ReadField(header, field::kRank);
   const uint64_t tiles = ReadField(header, field::kTiles);
-  // Before they are made: there may be far more than the file has bytes.
+  // Checked before they are made: there may be far more than the file has bytes.
   const uint64_t made = CountTiles(model, tile_elements, world_size, rank);
   if (made != tiles) {
     return Corrupt(fmt::format("the header names {} tiles where the layout has {}", tiles, made));

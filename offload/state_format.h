@@ -1,6 +1,6 @@
 // The bytes of a state file's head: header, layout and descriptors (docs/state_format.md).
 //
-// Pure encoding and decoding: no file is touched here. Decoding trusts nothing: an invalid field is
+// Pure encoding and decoding, without files. Decoding validates everything: an invalid field is
 // kCorruption, naming the field; a file that was never finished is kNotFound.
 #pragma once
 
@@ -21,7 +21,7 @@ namespace penstock::offload {
 /// The newest version; a state that version 1 can express has version 1.
 inline constexpr uint32_t kStateFormatVersion = 2;
 inline constexpr Bytes kHeaderBytes = 4_KiB;
-inline constexpr Bytes kStateAlignment = 4_KiB;  ///< of every region
+inline constexpr Bytes kStateAlignment = 4_KiB;  ///< alignment of every region
 inline constexpr Bytes kDescriptorBytes = 64_B;
 
 inline constexpr uint32_t kMostPaths = 64;
@@ -33,7 +33,7 @@ inline constexpr uint64_t kMostElements = uint64_t{1} << 48;
 /// The limit of the JSON text of modules and tensors.
 inline constexpr Bytes kMostLayoutBytes = 128_MiB;
 
-/// Where everything lies in one path's file.
+/// The places of everything in one path's file.
 struct StateGeometry {
   int slots = 2;
   bool guards = true;  ///< see StateShape
@@ -43,12 +43,12 @@ struct StateGeometry {
   Bytes descriptors_bytes;
   FileOffset commit_offset[2];
   Bytes commit_bytes;
-  Bytes commit_json;  ///< the longest JSON text that a commit may have
+  Bytes commit_json;  ///< max bytes of a commit's JSON text
   FileOffset weights_offset[2];
   FileOffset records_offset[2];
   FileOffset frozen_offset;
   Bytes frozen_bytes;
-  Bytes file_bytes;  ///< as the header names it, without the second head
+  Bytes file_bytes;  ///< file size in the header, without the second head
 
   /// Everything before commit place 0, and as much behind file_bytes.
   Bytes head_bytes() const { return Bytes{commit_offset[0].value}; }
@@ -57,8 +57,8 @@ struct StateGeometry {
   Bytes whole_bytes() const { return file_bytes + head_bytes(); }
 };
 
-/// Where a tile lies: the path, and its parts' offsets within a slot of that path's file. The
-/// weight of a frozen tile lies within the frozen weights, in slot 0 alone.
+/// The place of a tile: the path, and its parts' offsets within a slot of that path's file. The
+/// weight of a frozen tile is in the frozen weights, in slot 0 only.
 struct TilePlace {
   uint16_t path = 0;
   bool frozen = false;
@@ -82,19 +82,18 @@ struct StateHeader {
   uint32_t path = 0;
   StateGeometry geometry;
   ShardLayout layout;
-  std::vector<TilePlace> tiles;  ///< of each tile
+  std::vector<TilePlace> tiles;  ///< place of each tile
 };
 
 /// The properties of a state beside its layout.
 struct StateShape {
   int slots = 2;  ///< 1 or 2
-  /// Whether kStateAlignment bytes that nobody uses lie behind each commit place and each slot, so
-  /// that a block that a drive writes one place beside its own damages no other commit. States that
-  /// were made before there were guards have none.
+  /// Whether kStateAlignment unused bytes follow each commit place and each slot, so that a block
+  /// that a drive misplaces by one damages no other commit. States from before guards have none.
   bool guards = true;
-  Bytes commit_json = kCommitJsonLimit;  ///< a multiple of 4096; in version 1 as it is
+  Bytes commit_json = kCommitJsonLimit;  ///< a multiple of 4096; in version 1 this value
   uint32_t paths = 1;
-  std::vector<uint16_t> path_of_tile;  ///< of each tile; empty with one path
+  std::vector<uint16_t> path_of_tile;  ///< path of each tile; empty with one path
 };
 
 /// Returns the version of the format that a state with this layout has.

@@ -1,5 +1,5 @@
-// Finds the head of a state file that was opened for reading: the first one, or the second one
-// where the first cannot be read or does not hold (docs/state_format.md, "Second head").
+// Finds the head of a state file that was opened for reading: the first one, or the second one if
+// the first cannot be read or is invalid (docs/state_format.md, "Second head").
 //
 // Plain buffered reads. Threads: any, with one file each.
 #pragma once
@@ -22,7 +22,7 @@ struct OpenStateFile {
 /// The head of a file.
 struct FoundHead {
   StateHeader header;
-  std::string notice;  ///< what is wrong with a head that was not used; empty: nothing
+  std::string notice;  ///< says what is wrong with an unused head; empty: nothing
 };
 
 /// Fills `bytes` from `offset` on. Errors: kIo, naming path and offset; kCorruption where the file
@@ -40,9 +40,9 @@ enum class Finished {
 /// is shorter than the head says.
 Result<FoundHead> FindHead(const OpenStateFile& file, Finished finished);
 
-/// Returns the head of a file of which neither head can be used, with `sibling`, the header of
-/// another path of its state. `why`: what FindHead said. Errors: `why` if the file is shorter than
-/// such a file is.
+/// Derives the head of a file without a usable head from `sibling`, the header of another path of
+/// its state. `why`: the error of FindHead. Errors: `why` if the file is shorter than such a file
+/// is.
 Result<FoundHead> HeadFromSibling(const OpenStateFile& file, const StateHeader& sibling,
                                   uint32_t path, const Error& why);
 

@@ -1,4 +1,4 @@
-// What the files of a state are called (docs/state_format.md).
+// The names of a state's files (docs/state_format.md).
 #pragma once
 
 #include <cstddef>

@@ -39,9 +39,9 @@ Result<aio::File> OpenFile(const StatePathOptions& options, bool create) {
   return aio::File::Open(path, open);
 }
 
-/// Errors: kNotFound if `file` was deleted; kUnavailable if it was moved away from its path. What
-/// else keeps the path from being looked at is told as what it is, and fails a commit as well: only
-/// one in a file that was seen at its path is called made.
+/// Errors: kNotFound if `file` was deleted; kUnavailable if it was moved away from its path. Any
+/// other failure to check the path is reported as such, and also fails a commit: a commit counts
+/// only in a file that was found at its path.
 Status CheckIsAtPath(const aio::File& file, const struct stat& opened) {
   struct stat found {};
   int result = 0;
@@ -65,8 +65,7 @@ Status CheckIsAtPath(const aio::File& file, const struct stat& opened) {
                    file.path(), is_there ? ", and another file is in its place" : "");
 }
 
-/// Reads as much as `buffer` holds, from the drive itself if the page cache can be told to let go
-/// of it.
+/// Fills `buffer`, from the drive itself if the page cache can be dropped.
 Status ReadFromDrive(const aio::File& file, FileOffset offset, const Mapping& buffer) {
   ::posix_fadvise(file.fd(), static_cast<off_t>(offset.value),
                   static_cast<off_t>(buffer.size().value), POSIX_FADV_DONTNEED);
@@ -284,7 +283,7 @@ Status StatePath::WriteHead(const StateHeader& header) {
         Write(place, std::vector<std::byte>(geometry_.commit_bytes.value), "place of a commit"));
   }
   PENSTOCK_TRY(Write(geometry_.second_head(), second));
-  PENSTOCK_TRY(WriteFirstHead(head));  // which synchronises before the header
+  PENSTOCK_TRY(WriteFirstHead(head));  // synchronises before the header
   heads_ = {WrittenAt(FileOffset{}, head), WrittenAt(geometry_.second_head(), second)};
   return options_.simulated ? Status() : SyncFolder(options_.folder);
 }

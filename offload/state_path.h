@@ -1,7 +1,7 @@
 // One path of a state: its file, and the I/O engine that serves it.
 //
 // Owns the open, locked, preallocated file. The destructor removes a file that the object created,
-// unless Keep was called or its path names something else by then. offload::StateFile decides which
+// unless Keep was called or its path then names another file. offload::StateFile decides which
 // bytes belong where.
 //
 // Threads: Submit, Cancel and geometry from any thread, the others from one thread at a time.
@@ -28,9 +28,9 @@ struct WrittenBytes {
 
 struct StatePathOptions {
   std::string folder;
-  std::string name;  ///< of the file
+  std::string name;  ///< name of the file
   bool require_direct = true;
-  bool simulated = false;  ///< in memory (memfd)
+  bool simulated = false;  ///< kept in memory (memfd)
 };
 
 class StatePath {
@@ -104,8 +104,8 @@ class StatePath {
   aio::Engine& engine_;
   aio::FileRegistration registration_;
   StateGeometry geometry_;
-  Bytes held_bytes_;                 ///< that the file has: without a second head fewer than whole
-  std::vector<WrittenBytes> heads_;  ///< those that hold
+  Bytes held_bytes_;                 ///< actual size of the file: smaller without a second head
+  std::vector<WrittenBytes> heads_;  ///< valid heads
   bool keep_ = false;
 };
 

@@ -46,7 +46,7 @@ Result<std::unique_ptr<StateReader>> StateReader::OpenToAgree(const std::vector<
   std::unique_ptr<StateReader> reader(new StateReader());
   PENSTOCK_TRY(reader->OpenFirst(paths, lock));
   PENSTOCK_TRY(reader->CheckIsFirst(paths));
-  // Where it holds no commit there is none, whatever became of the others.
+  // If it holds no commit there is none, whatever the others hold.
   PENSTOCK_TRY(reader->ReadCommits());
   if (!reader->commits_.empty()) PENSTOCK_TRY(reader->OpenOthers(paths, lock));
   return reader;
@@ -70,7 +70,7 @@ StateHeader StateReader::File::Take(FoundHead head) {
   return std::move(head.header);
 }
 
-/// Where neither of its heads can be used, one of the other files has what they say. A file that
+/// If neither of its heads can be used, one of the other files has their content. A file that
 /// begins with a mark is opened in the same way: a commit in it proves that it was finished.
 Status StateReader::OpenFirst(const std::vector<std::string>& paths, StateLock lock) {
   PENSTOCK_ASSIGN(File first, OpenFile(paths.front(), lock));

@@ -1,4 +1,4 @@
-// Reads a state from outside a training run: a commit and its tiles, verified. Of a state of
+// Reads a state from outside a training run: a commit and its tiles, verified. For a state of
 // several ranks it reads the files of one; offload::WholeState reads those of all.
 //
 // Uses plain buffered reads, without an engine or alignment. Holds a lock on every file while it
@@ -46,14 +46,14 @@ class StateReader {
                                                           StateLock lock);
   /// Returns the valid commits, the newest first.
   const std::vector<HeldCommit>& commits() const { return commits_; }
-  /// From now on reads this commit instead of the newest. Errors: kNotFound if it is not there; of
-  /// reading.
+  /// From now on reads this commit instead of the newest. Errors: kNotFound if it does not exist;
+  /// those of reading.
   Status Use(const CommitName& name);
 
-  const StateHeader& header() const { return header_; }  ///< of path 0
+  const StateHeader& header() const { return header_; }  ///< header of path 0
   const StateGeometry& geometry(size_t path) const { return files_[path].geometry; }
   const ShardLayout& layout() const { return header_.layout; }
-  const CommitRecord& commit() const { return commit_; }  ///< the one that is read
+  const CommitRecord& commit() const { return commit_; }  ///< the commit that is read
   /// Returns a line of what is wrong in heads and commit places, or cannot be read: a newer commit
   /// may be lost, a head is read from its copy. Empty: nothing is.
   std::string notice() const;
@@ -91,7 +91,7 @@ class StateReader {
     std::string path;
     UniqueFd fd;
     StateGeometry geometry;
-    std::string notice;  ///< of its heads
+    std::string notice;  ///< notice about its heads
 
     OpenStateFile open() const { return {fd.get(), path}; }
     StateHeader Take(FoundHead head);
@@ -106,7 +106,7 @@ class StateReader {
   Status CheckCommit(FileOffset place, const CommitRecord& record) const;
   /// What a place of the first file holds. kNotFound: no commit; kCorruption names the offset.
   Result<CommitRecord> ParseCommit(FileOffset place, std::span<const std::byte> bytes) const;
-  /// Before its lock is asked for, which this reader would have itself.
+  /// Called before its lock is requested, which this reader would hold itself.
   Status CheckNotOpen(const std::string& path) const;
   /// Whether `paths` are as many as the first of them says, which is path 0.
   Status CheckIsFirst(const std::vector<std::string>& paths) const;
@@ -117,13 +117,13 @@ class StateReader {
   Result<CommitRecord> ReadCommit(FileOffset place) const;
   Status ReadCommits();
 
-  std::vector<File> files_;          ///< by index of the path
-  StateHeader header_;               ///< of path 0
+  std::vector<File> files_;          ///< indexed by path
+  StateHeader header_;               ///< header of path 0
   std::vector<HeldCommit> commits_;  ///< the newest first
   CommitRecord commit_;
-  /// That the first file was never finished, as its mark says; none: it has no mark.
+  /// Set if the first file has a mark: it was never finished.
   std::optional<Error> unfinished_;
-  std::string notice_;  ///< of the commit places
+  std::string notice_;  ///< notice about the commit places
 };
 
 }  // namespace penstock::offload

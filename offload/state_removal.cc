@@ -33,8 +33,8 @@ Status CheckIs(const Result<Uuid>& found, const std::string& path, const std::st
                  fmt::format("it belongs to the state {}, not to {}", ToString(*found), uuid));
 }
 
-/// Of a file whose header does not hold or cannot be read: the copy of the header at its end, or
-/// `first` again.
+/// For a file with an invalid or unreadable header, returns that of the copy at its end, or
+/// `first`.
 Result<Uuid> UuidAtEnd(int fd, const Result<Uuid>& first) {
   struct stat info {};
   std::vector<std::byte> header(kHeaderBytes.value);

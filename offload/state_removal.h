@@ -1,4 +1,4 @@
-// Removes a file of a state that nobody uses.
+// Removes a file of a state that is not in use.
 #pragma once
 
 #include <string>

@@ -9,7 +9,7 @@
 namespace penstock::offload {
 namespace {
 
-// Of version 1.
+// Max states of a record in version 1.
 constexpr size_t kMostStates = 6;
 /// A descriptor's states: their number, then a kind and an encoding for each.
 constexpr size_t kStatesAt = 25;

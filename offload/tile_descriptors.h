@@ -1,5 +1,5 @@
 // The descriptors of tiles in a state file's head (docs/state_format.md; private to
-// state_format.cc). Decoding trusts nothing.
+// state_format.cc). Decoding validates everything.
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,8 @@
-// What the tile store gives out: weights that are pinned, tiles to update, and weights to compare
-// with their checksums. The first two are leases that give themselves back, and must not outlive
-// the store.
+// What the tile store hands out: pinned weights, tiles to update, and weights to compare with their
+// checksums. The first two are leases that release themselves, and must not outlive the store.
 //
-// Threads: a lease is used by one thread at a time, and may end on another one than it began on;
-// not while the store's mutex is held.
+// Threads: a lease is used by one thread at a time, and may end on another thread; not while the
+// store's mutex is held.
 #pragma once
 
 #include <cstddef>
@@ -44,19 +43,19 @@ class [[nodiscard]] PinnedWeights {
                 std::vector<std::span<const std::byte>> weights)
       : store_(store), tiles_(tiles), weights_(std::move(weights)) {}
 
-  TileStore* store_ = nullptr;  ///< none: nothing is to be given back
+  TileStore* store_ = nullptr;  ///< null: there is nothing to give back
   IdRange<TileId> tiles_{0, 0};
   std::vector<std::span<const std::byte>> weights_;
 };
 
-/// A weight that was read for the device, which gets it when its checksum was compared: whoever
-/// takes it hashes the bytes, and ends it with TileStore::FinishRead.
+/// A weight that was read for the device, which gets it when its checksum was compared. The taker
+/// hashes the bytes, and ends it with TileStore::FinishRead.
 struct ReadWeight {
   TileId tile{};
   uint64_t version = 0;
   std::span<const std::byte> weight;
   uint64_t seed = 0;      ///< TileSeed of `version`
-  uint64_t expected = 0;  ///< the WeightChecksum that it has to have
+  uint64_t expected = 0;  ///< the expected WeightChecksum
 };
 
 /// The right to update a tile. If it ends before the update is finished, the store gives the tile
@@ -76,7 +75,7 @@ class [[nodiscard]] UpdateLease {
   friend class TileStore;
   UpdateLease(TileStore* store, TileId tile) : store_(store), tile_(tile) {}
 
-  TileStore* store_ = nullptr;  ///< none: the update is finished or given back
+  TileStore* store_ = nullptr;  ///< null: the update is finished or given back
   TileId tile_{};
 };
 
@@ -86,7 +85,7 @@ struct TileUpdate {
   TileId tile{};
   /// The parts are only read in this pass, which ends with TileStore::FinishFirstPass.
   bool first_pass = false;
-  uint64_t version = 0;  ///< before the update
+  uint64_t version = 0;  ///< version before the update
   std::span<std::byte> weight;
   std::span<std::byte> record;
   /// What the parts must hash to as they are now, if they were read from the drive unverified.

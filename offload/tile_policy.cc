@@ -35,8 +35,8 @@ TilePolicy::Need TilePolicy::PinNeed(TileId tile) const {
   return late ? 0 : NeedAt(now_, tile);
 }
 
-/// When a copy is needed next: by the device, or before that by an update, which waits for nothing
-/// but room once it has begun.
+/// Returns when a copy is needed next: by the device, or before that by an update, which once begun
+/// waits only for room.
 TilePolicy::NextUse TilePolicy::NextUseOf(TileId tile) const {
   if (updates_.version(tile) < updates_.target(tile)) return {UpdateNeed(tile, false), true};
   const uint64_t fetch = At(tile).next_fetch;
@@ -49,10 +49,10 @@ TilePolicy::NextUse TilePolicy::NextUseOf(TileId tile) const {
   return {NeedAt(update, tile), true};
 }
 
-/// When the update needs the weight: ahead of it where it begins. Once it has begun, when the
-/// device pins what it waits for; else where the updated weight is used in this step, or at once
-/// where that is in the next one: then nothing waits for it but the drive, which must not run out
-/// of work.
+/// Returns when the update needs the weight: `ahead` of its begin, when it begins. Once it has
+/// begun, when the device pins what it waits for; otherwise at the use of the updated weight in
+/// this step, or at once if that use is in the next step: then only the drive waits for it, which
+/// must not run out of work.
 TilePolicy::Need TilePolicy::UpdateNeed(TileId tile, bool ahead) const {
   const size_t module = Index(ModuleOf(tile));
   const uint64_t now = now_ % schedule_->length();
@@ -300,9 +300,8 @@ void TilePolicy::LoadUpdates() {
   }
 }
 
-/// Whether a block for the tile's record is free. Where somebody waits for an update that has
-/// begun, and updates that may begin only afterwards hold all blocks, the last of them gives its
-/// up.
+/// Whether a block for the tile's record is free. If a begun update is waited for, and updates that
+/// may begin only afterwards hold all blocks, the last of them gives up its block.
 bool TilePolicy::MakeRoomForRecord(TileId tile, bool ahead) {
   if (!RecordOnDrive(tile)) return true;
   const bool waited_for = !ahead && (draining_ || pinning_ == tile);
@@ -348,7 +347,7 @@ bool TilePolicy::TryLoad(TileId tile, bool ahead) {
   return true;
 }
 
-/// When the first update that waits to be loaded is needed in this step.
+/// Returns when the first update that waits to be loaded is needed in this step.
 std::optional<TilePolicy::Need> TilePolicy::WaitingUpdateNeed() const {
   const std::optional<TileId> tile = updates_.FirstToLoad();
   if (!tile) return std::nullopt;

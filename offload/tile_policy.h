@@ -1,14 +1,14 @@
 // Decides what the tile store does: which tile is read, which copy is evicted for it, which update
-// is given out next, and who is woken.
+// comes next, and which waits are woken.
 //
 // Pure: it has no threads, clock, memory or I/O, so that tests and `sim/` run it in virtual time.
-// The owner tells it what happened, by the calls below, carries out what TakeActions returns, in
-// that order, and wakes whom TakeWakes names. The policy counts blocks; the owner has them.
+// The owner reports events by the calls below, executes what TakeActions returns, in that order,
+// and wakes what TakeWakes names. The policy counts blocks; the owner has them.
 //
 // What it decides:
 //   - Weights for the device are read in the order of the schedule, as far ahead as blocks allow.
-//   - Of the copies that nobody uses, the one needed furthest in the future is evicted (Belady's
-//     MIN, because the future is known), and only for something that is needed sooner.
+//   - Of the unused copies, the one needed furthest in the future is evicted (Belady's MIN, because
+//     the future is known), and only for something that is needed sooner.
 //   - Updates that have begun are loaded before those that have not (offload/update_queue.h). The
 //     latter hold at most `ahead_limit` weight blocks, so that the device always finds one.
 //   - Requests of the device out of order come before everything that is planned. If the device
@@ -41,31 +41,31 @@ struct TileHome {
 };
 
 struct TilePolicyOptions {
-  std::vector<TileHome> homes;  ///< of each tile
-  size_t weight_blocks = 2;     ///< for weights that live on the drive
+  std::vector<TileHome> homes;  ///< home of each tile
+  size_t weight_blocks = 2;     ///< blocks for weights on the drive
   size_t record_blocks = 1;
-  size_t ahead_limit = 1;  ///< the most weight blocks for updates that have not begun
-  uint64_t passes = 1;     ///< of an update: 1 or 2; see offload/update_queue.h
+  size_t ahead_limit = 1;  ///< max weight blocks for updates that have not begun
+  uint64_t passes = 1;     ///< passes of an update: 1 or 2; see offload/update_queue.h
 };
 
 struct TileAction {
   enum class Kind : uint8_t {
-    kEvictWeight,          ///< give the weight's block back; what it holds is on the drive as well
+    kEvictWeight,          ///< release the weight's block; its content is also on the drive
     kReadWeight,           ///< read the weight into a free block, for the device
     kReadWeightForUpdate,  ///< the same, for the optimizer
     kReadRecord,           ///< read the record into a free block
-    kEvictRecord,          ///< give the record's block back, which was read and not used
+    kEvictRecord,          ///< release the record's block, which was read but not used
   };
   Kind kind{};
   TileId tile{};
 };
 
-/// Who can continue because of what happened. Whoever was refused is named once.
+/// Which refused requests can now succeed. Each is named once.
 struct TileWakes {
-  bool device = false;   ///< TryPin, which refused, would not refuse now
-  size_t updates = 0;    ///< TakeUpdate can give so many more tiles
+  bool device = false;   ///< a refused TryPin would now succeed
+  size_t updates = 0;    ///< number of tiles that TakeUpdate can now return
   bool settled = false;  ///< settled() has become true
-  bool filling = false;  ///< TryBeginFill, which refused, may find blocks
+  bool filling = false;  ///< a refused TryBeginFill may now find blocks
 };
 
 class TilePolicy {
@@ -115,7 +115,8 @@ class TilePolicy {
   /// Ends the update of a tile that was taken. Its parts that live on the drive are written back
   /// from now on, and keep their blocks until then.
   void FinishUpdate(TileId tile);
-  /// While draining, nobody uses new weights: updates may take the blocks that the next step needs.
+  /// While draining, new weights are not used: updates may take the blocks that the next step
+  /// needs.
   void SetDraining(bool draining);
 
   // Completed I/O.
@@ -130,7 +131,7 @@ class TilePolicy {
     taken_.swap(actions_);
     return taken_;
   }
-  /// Returns who can continue since the last call.
+  /// Returns which requests can succeed since the last call.
   TileWakes TakeWakes();
 
   const UpdateQueue& updates() const { return updates_; }
@@ -148,19 +149,19 @@ class TilePolicy {
 
   struct NextUse {
     Need need = 0;
-    bool by_update = false;  ///< else by the device
+    bool by_update = false;  ///< otherwise by the device
   };
   enum class Copy : uint8_t { kNone, kReading, kThere };
   struct Tile {
-    Copy weight = Copy::kNone;  ///< in a block; unused where the part lives in host memory
+    Copy weight = Copy::kNone;  ///< copy in a block; unused if the part is in host memory
     Copy record = Copy::kNone;
     bool weight_writing = false;
     bool update_pins = false;       ///< the update is one of `pins`
     bool ahead_pins = false;        ///< and it has not begun
     uint8_t writes = 0;             ///< write-backs under way
-    uint32_t pins = 0;              ///< users that rely on the weight's block staying
+    uint32_t pins = 0;              ///< users that keep the weight's block in place
     bool updated = false;           ///< an update has begun since the weight was last pinned
-    uint64_t next_fetch = 0;        ///< the next time at which the device gets the weight
+    uint64_t next_fetch = 0;        ///< next time at which the weight is copied to the device
     std::optional<Need> by_device;  ///< its key in `by_device_`
     std::optional<Need> by_update;  ///< its key in `by_update_`
     std::optional<Need> wanted;     ///< its key in `wanted_`
@@ -173,7 +174,7 @@ class TilePolicy {
   bool RecordOnDrive(TileId tile) const { return homes_[Index(tile)].record_on_drive; }
   ModuleId ModuleOf(TileId tile) const { return layout_.tile(tile).module; }
   uint64_t StepStart() const { return now_ - now_ % schedule_->length(); }
-  /// Of the first tile of what is used at a time; 0 is left for what everything gives way to.
+  /// Returns the need of the first tile used at a time; 0 is reserved for the most urgent.
   Need NeedAt(uint64_t time) const { return time * tiles_.size() + 1; }
   Need NeedAt(uint64_t time, TileId tile) const;
   Need PinNeed(TileId tile) const;
@@ -205,17 +206,17 @@ class TilePolicy {
   size_t free_record_blocks_;
   UpdateQueue updates_;
   std::vector<Tile> tiles_;
-  // Copies that nobody uses, by when the device or an update needs them next. The device's need is
-  // never overdue; an update may be late.
+  // Unused copies, by when the device or an update needs them next. The device's need is never
+  // overdue; an update may be late.
   Order by_device_;
   Order by_update_;
   Order wanted_;  ///< weights on the drive that are not in memory, by when the device needs them
-  Order ahead_records_;  ///< in memory, of updates that have not begun, by when these need them
-  std::optional<TileId> pinning_;  ///< what the device waits for
+  Order ahead_records_;  ///< loaded, of updates that have not begun, ordered by their need
+  std::optional<TileId> pinning_;  ///< tile that the device waits for
   bool started_ = false;           ///< SetTime was called: there is something to read
   bool draining_ = false;
   uint64_t now_ = 0;
-  uint64_t end_ = kNoEnd;  ///< nothing is used from this time on
+  uint64_t end_ = kNoEnd;  ///< time from which nothing is used
   size_t ahead_pins_ = 0;  ///< weight blocks held for updates that have not begun
   size_t writes_ = 0;      ///< write-backs under way
   uint64_t evictions_ = 0;
@@ -226,7 +227,7 @@ class TilePolicy {
   bool unsettled_ = false;     ///< an update or a write began
   bool filler_waits_ = false;  ///< TryBeginFill refused
   bool block_freed_ = false;   ///< a write ended since
-  size_t announced_ = 0;       ///< of the tiles that can be taken: those that it did name
+  size_t announced_ = 0;       ///< number of named tiles of those that can be taken
 };
 
 }  // namespace penstock::offload

@@ -23,7 +23,7 @@ std::optional<TileId> TilePolicy::TakeUpdate() {
   return tile;
 }
 
-/// What is kept is as if it was loaded ahead: whoever needs the room more gets it.
+/// What is kept counts as loaded ahead: more urgent needs may take its room.
 void TilePolicy::FinishFirstPass(TileId tile) {
   updates_.FinishFirstPass(tile);
   Tile& entry = At(tile);

@@ -1,7 +1,7 @@
 // Reads tiles of a commit past the page cache: each part is one request to an I/O engine, which has
 // its blocks in flight at once.
 //
-// Threads: any; each reads into memory of its own.
+// Threads: any; each reads into its own memory.
 #pragma once
 
 #include <cstddef>
@@ -58,7 +58,7 @@ class TileReads {
 
   const StateReader& state_;
   const Engines& engines_;
-  std::vector<aio::File> files_;  ///< by path
+  std::vector<aio::File> files_;  ///< indexed by path
 };
 
 }  // namespace penstock::offload

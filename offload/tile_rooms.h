@@ -17,7 +17,7 @@
 
 namespace penstock::offload {
 
-/// Where the parts of a tile lie in memory.
+/// The places of a tile's parts in memory.
 struct TileParts {
   std::span<std::byte> weight;
   std::span<std::byte> record;  ///< empty for a frozen tile
@@ -31,7 +31,7 @@ TileParts PartsIn(std::span<std::byte> room, const ShardLayout& layout, TileId t
 
 class TileRooms {
  public:
-  /// As many rooms of `size` as fit into `memory`: 1 to `most`. Errors: kOutOfMemory.
+  /// Creates as many rooms of `size` as fit into `memory`: 1 to `most`. Errors: kOutOfMemory.
   static Result<std::unique_ptr<TileRooms>> Create(Bytes size, Bytes memory, size_t most);
 
   /// A room, which goes back with the object.

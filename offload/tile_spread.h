@@ -1,5 +1,5 @@
-// Deals tiles out: to paths in proportion to their speed, and to host memory evenly over the model.
-// Plain functions of layout and speeds.
+// Distributes tiles: to paths in proportion to their speed, and to host memory evenly over the
+// model. Plain functions of layout and speeds.
 #pragma once
 
 #include <cstdint>

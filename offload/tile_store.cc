@@ -10,7 +10,7 @@
 namespace penstock::offload {
 namespace {
 
-/// A filling that finds no memory is one that fails: whoever waits for its block must be told.
+/// A filling without memory fails, so that waits for its block end.
 Status FillParts(const std::function<Status(std::span<std::byte>, std::span<std::byte>)>& fill,
                  std::span<std::byte> weight, std::span<std::byte> record) {
   try {
@@ -91,8 +91,8 @@ TileStore::~TileStore() {
     MutexLock lock(mutex_);
     FailLocked(Error{ErrorCode::kCancelled, "the run ended"});
   }
-  // Without the mutex, which completions take. A commit waits for the writes it names before it
-  // returns, so what is left to be written belongs to none.
+  // Called without the mutex, which completions take. A commit waits for the writes it names before
+  // it returns, so the remaining writes belong to none.
   file_.Cancel();
   MutexLock lock(mutex_);
   while (requests_ > 0) idle_.Wait(mutex_);

@@ -1,8 +1,8 @@
 // The host side of offloading: brings tiles from the drive into host memory and back, in time.
 //
-// Tiles live on the drive or, as many as there is room for, in host memory. The store alone knows
+// Tiles live on the drive or, as many as there is room for, in host memory. Only the store knows
 // where each version of each tile is: in its home in host memory, in a block that caches it, on the
-// drive (which slot), or on its way. offload/tile_policy.h decides what is read when, and what is
+// drive (in which slot), or in flight. offload/tile_policy.h decides what is read when, and what is
 // evicted; the store has the blocks, the I/O and the lock. It serves two users at once:
 //   - the thread that feeds the device pins weights in the order of the schedule; the weights that
 //     the schedule names next are read ahead as far as blocks allow;
@@ -48,14 +48,14 @@ namespace penstock::offload {
 struct TileStoreOptions {
   Tier weight_home = Tier::kNvme;  ///< kHost or kNvme
   Tier record_home = Tier::kNvme;
-  /// The first so many tiles of HostTileOrder (offload/tile_spread.h) live in host memory with the
-  /// parts whose home is nvme for the others.
+  /// This many first tiles of HostTileOrder (offload/tile_spread.h) keep in host memory the parts
+  /// whose home is nvme for the others.
   size_t host_tiles = 0;
   size_t weight_blocks = 2;  ///< blocks of the largest tile for weights at home on nvme: 2 or more
   size_t record_blocks = 1;  ///< the same for records: 1 or more
   bool verify_checksums = true;
-  int hash_threads = 1;  ///< with which a commit hashes what lives in host memory
-  uint64_t passes = 1;   ///< of an update; see offload/update_queue.h
+  int hash_threads = 1;  ///< threads that hash a commit's tiles in host memory
+  uint64_t passes = 1;   ///< passes of an update; see offload/update_queue.h
 };
 
 /// What the policy of a store with these options goes by.
@@ -63,8 +63,8 @@ TilePolicyOptions PolicyOptions(const ShardLayout& layout, const TileStoreOption
 
 class CommitVerifier;
 
-/// Of the tiles at home in host memory, an update compares one in so many with what the update
-/// before has left: another one each time.
+/// Each update compares another one in this many of the tiles in host memory with what the previous
+/// update left.
 inline constexpr uint64_t kHomeTilesPerComparison = 64;
 
 class TileStore {
@@ -84,8 +84,8 @@ class TileStore {
   /// Returns that and the memory of homes, which commits write from.
   std::vector<std::span<std::byte>> state_memory() const EXCLUDES(mutex_);
 
-  /// Has `callback` called, with the store's mutex held, when TryTakeRead or TryTakeUpdate can give
-  /// so many more tiles, or has failed.
+  /// Sets a callback for when TryTakeRead or TryTakeUpdate can return more tiles (their number is
+  /// passed), or has failed. It is called with the store's mutex held.
   void OnWork(std::function<void(size_t tiles)> callback) EXCLUDES(mutex_);
 
   /// Sets version 0 of a tile: `fill` writes both parts into zeroed memory. Before the first
@@ -96,8 +96,8 @@ class TileStore {
       EXCLUDES(mutex_);
 
   /// Instead of FillTile: takes every tile in the version that `commit`, of this file, names. Parts
-  /// that live in host memory are read, and verified by so many threads. Errors, of the first tile
-  /// that has one: of reads; kCorruption.
+  /// in host memory are read, and verified by this many threads. Errors, of the first tile that has
+  /// one: those of reads; kCorruption.
   Status Adopt(const CommitRecord& commit, int threads = 1) EXCLUDES(mutex_);
 
   /// Sets the schedule's clock: everything before `now` has been pinned. Starts reads.
@@ -119,8 +119,8 @@ class TileStore {
   /// fails.
   void FinishRead(const ReadWeight& read, uint64_t found) EXCLUDES(mutex_);
 
-  /// To be called before the first BeginUpdate after a commit: without a second slot, the commit
-  /// ends here.
+  /// Call this before the first BeginUpdate after a commit: without a second slot, the commit ends
+  /// here.
   Status PrepareUpdates() EXCLUDES(mutex_);
   /// Lets one more update of the tile be taken. Precondition: the one before is finished (not
   /// necessarily written), and every other tile has begun that one.
@@ -173,8 +173,8 @@ class TileStore {
             const TilePolicyOptions& policy, Slab& slab, StateFile& file);
 
   struct Tile {
-    int slot = 0;             ///< where on the drive its version is (parts at home there)
-    TileChecksums checksums;  ///< of that version
+    int slot = 0;             ///< slot of its version on the drive (parts at home there)
+    TileChecksums checksums;  ///< checksums of that version
     std::optional<uint64_t> committed_version;
     BlockLease weight;            ///< valid while the weight is in a block
     BlockLease record;            ///< the same of the record
@@ -225,14 +225,14 @@ class TileStore {
   StateFile& file_;
 
   mutable Mutex mutex_;
-  CondVar can_pin_;   ///< the weight that PinWeights waits for is there
+  CondVar can_pin_;   ///< the weight for PinWeights has arrived
   CondVar settled_;   ///< every update is finished and written
   CondVar can_fill_;  ///< a block may be free for FillTile
   CondVar idle_;      ///< no request is in flight
   std::function<void(size_t)> on_work_ GUARDED_BY(mutex_);
   BlockPool weight_blocks_ GUARDED_BY(mutex_);
   BlockPool record_blocks_ GUARDED_BY(mutex_);
-  // For each tile; empty if it lives on the drive.
+  // For each tile, its weight in memory; empty if it is on the drive.
   std::vector<std::span<std::byte>> home_weights_;
   std::vector<std::span<std::byte>> home_records_;
   std::vector<std::span<std::byte>> weight_memory_;
@@ -241,7 +241,7 @@ class TileStore {
   Status failure_ GUARDED_BY(mutex_);
   const Schedule* schedule_ GUARDED_BY(mutex_);
   TilePolicy policy_ GUARDED_BY(mutex_);
-  std::deque<TileId> arrived_ GUARDED_BY(mutex_);  ///< what TryTakeRead gives, in this order
+  std::deque<TileId> arrived_ GUARDED_BY(mutex_);  ///< tiles for TryTakeRead, in this order
   size_t requests_ GUARDED_BY(mutex_) = 0;         ///< I/O requests in flight
   uint64_t finished_ GUARDED_BY(mutex_) = 0;
   uint64_t written_back_ GUARDED_BY(mutex_) = 0;

@@ -1,4 +1,4 @@
-// TileStore and commits: making one, and going on from one.
+// TileStore and commits: making one, and resuming from one.
 #include <array>
 
 #include "base/check.h"
@@ -146,7 +146,7 @@ Status TileStore::ReadHomeParts(const CommitRecord& commit, int threads) {
     }
     return CheckHome(TileId{static_cast<uint32_t>(i)}, commit.tiles[i], damaged);
   });
-  // After a failure, too, the drives have stopped writing into the homes when this returns.
+  // Also after a failure, the drives no longer write into the homes when this returns.
   for (const auto& tile : reads) {
     for (const aio::Ticket& read : tile) {
       if (read.valid()) static_cast<void>(read.Wait());

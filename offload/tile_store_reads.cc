@@ -1,4 +1,4 @@
-// TileStore and readers of whole tiles, who come between updates: exports, and states for a caller.
+// TileStore and readers of whole tiles, between updates: exports, and states for a caller.
 #include <array>
 
 #include "base/mapping.h"
@@ -27,7 +27,7 @@ Status TileStore::ReadTile(TileId tile,
   };
   struct Piece {
     Part part;
-    std::span<std::byte> bytes;  ///< at home; replaced by `room` if it lives on the drive
+    std::span<std::byte> bytes;  ///< bytes at home; `room` if they are on the drive
     Bytes size;
     Mapping room = {};
   };

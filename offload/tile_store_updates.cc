@@ -1,4 +1,4 @@
-// The update side of TileStore: giving tiles out for their update and taking them back.
+// The update side of TileStore: hands out tiles for their update and takes them back.
 #include "base/check.h"
 #include "offload/tile_store.h"
 
@@ -26,7 +26,7 @@ void TileStore::BeginUpdates() {
   Advance();
 }
 
-/// As if draining: until it has ended, nobody uses new weights.
+/// As if draining: until it has ended, new weights are not used.
 Status TileStore::MakeFirstPass() {
   BeginUpdates();
   return Drain();

@@ -1,16 +1,16 @@
 // Keeps which tiles are to be updated, and in which order.
 //
 // A tile's update is *begun* when its gradient is final, *loaded* when the states it works on are
-// in host memory or on their way there, and *ready* when they have arrived. Loading goes by need:
-// of the tiles whose update is begun, the one whose weight is needed soonest comes first. Only when
-// all of these are loaded does loading run ahead, in the order in which updates will begin. So
-// tiles that are loaded ahead never take the room of tiles for which others wait.
+// in host memory or on their way there, and *ready* when they have arrived. Loading is ordered by
+// need: of the tiles whose update is begun, the one whose weight is needed soonest comes first.
+// Only when all of these are loaded does loading run ahead, in the order in which updates will
+// begin. So tiles that are loaded ahead never take room from tiles that are waited for.
 //
 // A rule may need two passes over all tiles: a first one that only reads, and the update. Each pass
 // is begun, loaded and taken as an update is, and a tile is loaded for the second as it is for the
 // next update. Every tile ends its first pass before one begins its second.
 //
-// A plain value: no I/O, no waiting, no locking. Every call costs O(log tiles), but for SetSchedule
+// A plain value: no I/O, no waiting, no locking. Every call costs O(log tiles), except SetSchedule
 // and Reset, which sort them all.
 #pragma once
 
@@ -28,7 +28,7 @@ namespace penstock::offload {
 
 class UpdateQueue {
  public:
-  /// Makes a queue of so many tiles. The schedule (borrowed) names those that are updated; the
+  /// Makes a queue of this many tiles. The schedule (borrowed) names those that are updated; the
   /// others keep version 0. `passes`: of an update, 1 or 2.
   UpdateQueue(const Schedule& schedule, size_t tiles, uint64_t passes = 1);
   /// Gives every tile that is updated `version`.
@@ -57,7 +57,7 @@ class UpdateQueue {
   bool waiting() const { return unloaded_ > 0; }
   /// The number of such tiles.
   size_t unloaded() const { return unloaded_; }
-  /// Of those that are not held back, the one needed soonest.
+  /// Returns the one needed soonest of those that are not held back.
   std::optional<TileId> FirstToLoad() const {
     if (waiting_.empty()) return std::nullopt;
     return schedule_->update_order[*waiting_.begin()];
@@ -72,7 +72,7 @@ class UpdateQueue {
     TileId tile{};
     bool ahead = false;  ///< the tile's update has not begun
   };
-  /// Returns the tile to load next, until something is loaded, begun, held back or let go. `urgent`
+  /// Returns the tile to load next, until a tile is loaded, begun, held back or released. `urgent`
   /// comes before all others, if its update has begun and waits to be loaded.
   std::optional<Candidate> NextToLoad(std::optional<TileId> urgent = std::nullopt);
   void Loaded(TileId tile);
@@ -86,7 +86,7 @@ class UpdateQueue {
   void HoldBack(TileId tile);
   void LetGo(TileId tile);
 
-  /// Whether a tile's states have arrived and nobody else uses them.
+  /// Sets whether a tile's states have arrived and are not in use.
   void SetReady(TileId tile, bool ready);
   /// Returns the tile needed soonest of those that are begun, loaded and ready. It is not given
   /// again.
@@ -103,10 +103,10 @@ class UpdateQueue {
   using LoadPlace = std::pair<uint64_t, size_t>;
 
   struct Tile {
-    uint64_t target = 0;  ///< in passes, as what follows
+    uint64_t target = 0;  ///< counted in passes, like the members below
     uint64_t version = 0;
-    std::optional<size_t> rank;  ///< in the order of need; none: it is never updated
-    size_t position = 0;         ///< in the order in which updates begin
+    std::optional<size_t> rank;  ///< number in the order of need; none: it is never updated
+    size_t position = 0;         ///< number in the order in which updates begin
     bool loaded = false;
     bool ready = false;
     bool taken = false;
@@ -121,13 +121,13 @@ class UpdateQueue {
   void Sort(Tile& tile);
 
   const Schedule* schedule_;
-  const uint64_t passes_;  ///< of an update
+  const uint64_t passes_;  ///< passes of an update
   std::vector<Tile> tiles_;
   std::set<size_t> waiting_;     ///< ranks of tiles that wait to be loaded
   std::set<size_t> takeable_;    ///< ranks of tiles that are begun, loaded, ready and not taken
-  std::set<LoadPlace> to_load_;  ///< of updates that are neither begun nor loaded ahead
+  std::set<LoadPlace> to_load_;  ///< updates that are neither begun nor loaded ahead
   size_t begun_in_round_ = 0;
-  uint64_t round_ = 0;  ///< in passes
+  uint64_t round_ = 0;  ///< counted in passes
   uint64_t last_round_ = std::numeric_limits<uint64_t>::max();
   size_t unfinished_ = 0;
   size_t unloaded_ = 0;  ///< tiles that are begun and not loaded, held back or not

@@ -1,4 +1,4 @@
-// What tells one state from another: 16 random bytes, in its header, its name and its checksums.
+// Identifies a state: 16 random bytes, in its header, its name and its checksums.
 #pragma once
 
 #include <array>

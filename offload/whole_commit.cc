@@ -15,7 +15,7 @@ std::string DamageText(const CommitName& commit, const std::vector<std::string>&
                      damages.size() == 1 ? "" : fmt::format(", and {} more", damages.size() - 1));
 }
 
-/// What is said of a choice. `left`: what is wrong with the commits that were tried before.
+/// Returns the notice about a choice. `left`: the damage of the commits that were tried before.
 std::string NoticeOf(const CommitChoice& choice, const CommitName& chosen,
                      const std::vector<std::string>& left) {
   const CommitName& newest = choice.commits.front();

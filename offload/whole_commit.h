@@ -1,11 +1,11 @@
-// Which of the commits of a state a run resumes from: the newest that is whole.
+// Chooses the commit of a state from which a run resumes: the newest that is whole.
 //
 // A commit is whole if every part that it names reads back with its checksum. That takes one read
-// of what it names, no longer than the reads of a step in which all states lie on the drives, and
-// no cheaper check is enough: a drive may lose a write long after it was acknowledged. The commit
-// before stays whole until the first update after the newest overwrites its slots.
+// of what it names, no longer than the reads of a step with all states on the drives. No cheaper
+// check suffices, because a drive may lose a write long after it was acknowledged. The previous
+// commit stays whole until the first update after the newest overwrites its slots.
 //
-// Plain decisions: no file is touched here. Threads: one at a time.
+// Plain decisions, without files. Threads: one at a time.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@
 namespace penstock::offload {
 
 struct CommitChoice {
-  std::vector<CommitName> commits;  ///< that all ranks hold, the newest first; one at least
+  std::vector<CommitName> commits;  ///< commits that all ranks hold, the newest first; at least one
   /// Makes a commit the one that is read.
   std::function<Status(const CommitName& name)> use;
   /// Returns a line for each damaged part of the commit in use, on all ranks.

@@ -19,7 +19,7 @@ Error OfRank(size_t rank, const Error& error) {
   return MakeError(error.code, "rank {}: {}", rank, error.message);
 }
 
-/// Before the locks are asked for, which this process would have itself.
+/// Called before the locks are requested, which this process would hold itself.
 Status CheckNamedOnce(const RankPaths& ranks) {
   std::set<FileId> named;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {

@@ -37,8 +37,8 @@ class WholeState {
   const CommitRecord& commit() const { return rank(0).commit(); }
   /// Returns the commits that all ranks hold, the newest first; there is one at least.
   const std::vector<CommitName>& commits() const { return commits_; }
-  /// From now on reads this one of them. Errors: of reading; kCorruption if the records of the
-  /// ranks do not belong together.
+  /// From now on reads this one of them. Errors: those of reading; kCorruption if the records of
+  /// the ranks do not belong together.
   Status Use(const CommitName& name);
   /// Reads every part of every tile that the commit in use names, of the ranks r with r mod `of`
   /// equal to `part`. Returns a line for each that is damaged or cannot be read. Errors: if that
@@ -59,7 +59,7 @@ class WholeState {
   Status CheckRecord(uint32_t rank) const;
   std::string NewerNotice() const;
 
-  std::vector<std::unique_ptr<StateReader>> readers_;  ///< by rank
+  std::vector<std::unique_ptr<StateReader>> readers_;  ///< indexed by rank
   std::vector<CommitName> commits_;
 };
 

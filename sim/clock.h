@@ -11,7 +11,7 @@
 
 namespace penstock::sim {
 
-/// Since the start of the simulation.
+/// Time since the start of the simulation.
 using Seconds = double;
 
 class Clock {

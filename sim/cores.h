@@ -1,4 +1,4 @@
-// The processor's cores, shared by whoever works at the same time.
+// The processor's cores, shared by all concurrent work.
 //
 // Each piece of work has a number of threads. If there are fewer cores than threads, every thread
 // gets the same share of them. A fair scheduler does the same over times much longer than its
@@ -23,8 +23,8 @@ class Cores {
   Cores(const Cores&) = delete;
   Cores& operator=(const Cores&) = delete;
 
-  /// Begins work that would keep `threads` threads busy for `time` if nobody else worked, and calls
-  /// `done` when it is done.
+  /// Begins work that would keep `threads` threads busy for `time` on idle cores, and calls `done`
+  /// at its end.
   void Work(Seconds time, double threads, std::function<void()> done);
 
  private:
@@ -41,7 +41,7 @@ class Cores {
   Clock& clock_;
   const double cores_;
   std::list<Job> jobs_;
-  double threads_ = 0;  ///< of all jobs
+  double threads_ = 0;  ///< threads of all jobs
   Seconds passed_until_ = 0;
   uint64_t plan_ = 0;  ///< plans before this one are void
 };

@@ -24,7 +24,7 @@ void Drive::Submit(aio::Operation operation, Bytes size, aio::Priority priority,
   Fill();
 }
 
-/// As aio/request_queue.h chooses. Precondition: a class waits.
+/// Chooses like aio/request_queue.h. Precondition: a class waits.
 size_t Drive::NextClass() const {
   constexpr auto kWriteBack = static_cast<size_t>(aio::Priority::kWriteBack);
   size_t highest = 0;

@@ -1,5 +1,5 @@
 // A drive with one pipe for reads and one for writes, or one for both, that passes blocks one after
-// the other: what aio's simulated engine does, in virtual time.
+// the other: aio's simulated engine in virtual time.
 //
 // Requests are cut into blocks. The drive has as many blocks as the queue is deep, in the order in
 // which they arrived; which of those that wait gets a place is decided as in aio::Priority.
@@ -23,12 +23,12 @@ struct DriveSpeed {
   double read_bytes_a_second = 0;  ///< 0: reads take no time
   double write_bytes_a_second = 0;
   bool shared = false;  ///< one pipe for both
-  Seconds latency = 0;  ///< of a block, overlapping with that of others
+  Seconds latency = 0;  ///< latency of a block; latencies overlap
   Bytes block = aio::kDefaultBlockSize;
   int queue_depth = aio::kDefaultQueueDepth;
 };
 
-/// Returns how long a drive that does nothing else needs for so many bytes.
+/// Returns how long an otherwise idle drive needs for this many bytes.
 Seconds TimeOf(const DriveSpeed& drive, double read_bytes, double write_bytes);
 
 class Drive {
@@ -48,7 +48,7 @@ class Drive {
   struct Request {
     aio::Operation operation{};
     Bytes waiting;        ///< has no place on the drive yet
-    uint64_t blocks = 0;  ///< that have not passed
+    uint64_t blocks = 0;  ///< blocks that have not passed
     uint64_t sequence = 0;
     aio::Priority priority{};
     std::function<void()> done;

@@ -1,4 +1,4 @@
-// What the ranks of a training move over a rank's link, and how long that takes.
+// The traffic of a rank's link in a training, and its time.
 //
 // The model is comm/communicator.h's LinkSpeed: a rank sends to the others and receives from them
 // at the same time, one operation after the other. All ranks begin an operation together, because
@@ -17,8 +17,8 @@
 namespace penstock::sim {
 
 struct LinkSpeed {
-  double bytes_a_second = 0;  ///< in each direction; 0: operations take their latency
-  Seconds latency = 0;        ///< of an operation
+  double bytes_a_second = 0;  ///< speed in each direction; 0: operations take their latency
+  Seconds latency = 0;        ///< latency of an operation
 };
 
 /// Bytes that a rank sends to each other rank, and receives from it, in operations that follow each

@@ -56,7 +56,7 @@ class Step {
     }
   }
 
-  /// Of the buffer that the module's next gradient is computed into, when it was last sent.
+  /// Returns when the buffer of the module's next gradient was last sent.
   Seconds& SentOfBuffer(ModuleId module) {
     if (!plan_.model.modules[Index(module)].repeated) return sent_[Index(module)];
     return sent_shared_[turn_++ % sent_shared_.size()];
@@ -70,12 +70,12 @@ class Step {
 
   const ResidentPlan& plan_;
   const LinkSpeed& link_speed_;
-  Seconds compute_ = 0;  ///< when it is done with what it has so far
+  Seconds compute_ = 0;  ///< time when it has finished its work so far
   Seconds link_ = 0;
-  std::vector<Seconds> updated_;  ///< when each module is
+  std::vector<Seconds> updated_;  ///< time when each module is updated
   std::vector<bool> whole_;
-  std::vector<Seconds> sent_;         ///< from the gradient buffer of each module that has one
-  std::vector<Seconds> sent_shared_;  ///< from those that repeated modules share
+  std::vector<Seconds> sent_;         ///< time when each module's own gradient buffer is sent
+  std::vector<Seconds> sent_shared_;  ///< the same for the buffers that repeated modules share
   uint64_t turn_ = 0;
 };
 

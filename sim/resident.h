@@ -1,8 +1,8 @@
 // A step of training that fits: weights, gradients and states on the device, updated there.
 //
-// Nothing is decided in such a step, so that no clock is needed: compute and link each do one piece
-// of work after the other, as zero/resident_engine enqueues them. Losses, norm and sums take no
-// time, as in sim/step.h.
+// Such a step makes no decisions, so that no clock is needed: compute and link each do one piece of
+// work after the other, as zero/resident_engine enqueues them. Losses, norm and sums take no time,
+// as in sim/step.h.
 //
 // Plain functions.
 #pragma once
@@ -18,14 +18,14 @@
 
 namespace penstock::sim {
 
-/// Of one rank; with several, all do the same at the same time.
+/// The plan of one rank; with several, all do the same at the same time.
 struct ResidentPlan {
   const zero::ModelSpec& model;
   const offload::ShardLayout& layout;
-  std::vector<Seconds> compute;  ///< of each use in the step
-  Seconds update = 0;            ///< of all tiles of the shard
+  std::vector<Seconds> compute;  ///< seconds of each use in the step
+  Seconds update = 0;            ///< seconds for all tiles of the shard
   bool overlap = true;           ///< gathers begin while updates of later modules run
-  uint64_t micro_batches = 1;    ///< of this rank, in a step: equal parts of each use
+  uint64_t micro_batches = 1;    ///< micro-batches of this rank in a step: equal parts of each use
   zero::ExchangeOptions exchange;
 };
 

@@ -42,7 +42,7 @@ class Engine {
     PENSTOCK_CHECK(plan.compute.size() == plan.schedule.length() && machine.optimizer_threads > 0 &&
                    machine.drives > 0);
     for (size_t i = 0; i < machine.drives; ++i) drives_.emplace_back(clock_, machine.drive);
-    // In the order of `gradients`, none before its module's last use.
+    // Follows the order of `gradients`, none before its module's last use.
     uint64_t reached = 0;
     for (const ModuleId module : plan.gradients) {
       for (uint64_t use = reached; use < plan.schedule.length(); ++use) {
@@ -61,9 +61,9 @@ class Engine {
 
  private:
   struct Slot {
-    std::optional<ModuleId> module;  ///< whose weights it has, in this step
-    Event ready;                     ///< the last weights that came into it
-    Event last_use;                  ///< the last kernel that read it
+    std::optional<ModuleId> module;  ///< module of its weights in this step
+    Event ready;                     ///< recorded after the last copy into it
+    Event last_use;                  ///< recorded after the last kernel that read it
   };
 
   const offload::Schedule& schedule() const { return plan_.schedule; }
@@ -74,7 +74,7 @@ class Engine {
 
   // The device.
 
-  /// Works on so many threads of the processor, or on the device if it has a processor of its own.
+  /// Works on this many threads of the CPU, or on the device if it has its own processor.
   void OnDevice(Seconds time, int threads, Stream::Done done) {
     if (machine_.compute_threads > 0) {
       cores_.Work(time, threads, std::move(done));
@@ -163,7 +163,7 @@ class Engine {
       EndUse();
       return;
     }
-    // The first exchange stands behind the next module's gather.
+    // The first exchange comes after the next module's gather.
     BeginGradient();
     ComputePart(exchanges_);
     if (schedule().FetchesAhead(use_ + 1) && !OnDeviceAlready(use_ + 1)) {
@@ -176,7 +176,7 @@ class Engine {
     const ScheduledUse& planned = schedule().uses[use];
     return slots_[planned.slot].module == planned.module;
   }
-  /// One of so many parts of the use.
+  /// Computes one of this many parts of the use.
   void ComputePart(uint64_t parts) {
     compute_.Work([this, time = plan_.compute[use_] / static_cast<double>(parts)](
                       Stream::Done done) { Compute(time, std::move(done)); });
@@ -261,7 +261,7 @@ class Engine {
     if (!first_pass_) FinishStep();
   }
 
-  /// Or their first pass, which nothing runs beside.
+  /// Begins updates, or their first pass, which overlaps nothing.
   void BeginUpdates() {
     for (const TileId tile : schedule().update_order) policy_.Begin(tile);
     if (first_pass_) policy_.SetDraining(true);
@@ -385,7 +385,7 @@ class Engine {
   Cores cores_;
   std::deque<Drive> drives_;
   const std::vector<uint16_t> drive_of_ = offload::SpreadTiles(
-      plan_.layout, std::vector<double>(machine_.drives, 1));  ///< of each tile
+      plan_.layout, std::vector<double>(machine_.drives, 1));  ///< drive of each tile
   TilePolicy policy_;
   Stream compute_;
   Stream copy_in_;
@@ -393,23 +393,23 @@ class Engine {
   Stream comm_;
   const uint32_t ranks_;
   std::vector<Slot> slots_;
-  std::vector<Event> wholes_;  ///< of each buffer that modules share, the last exchange of it
+  std::vector<Event> wholes_;  ///< last exchange of each buffer that modules share
   zero::StagingRing<Event> staging_;
-  uint64_t exchanges_;                  ///< of a module's gradient, in a step
-  std::map<size_t, Event> own_wholes_;  ///< the same, of modules that have one of their own
+  uint64_t exchanges_;                  ///< exchanges of a module's gradient in a step
+  std::map<size_t, Event> own_wholes_;  ///< the same for modules with their own buffer
   uint64_t turn_ = 0;                   ///< counts the whole gradients of a step
   uint64_t fetched_use_ = 0;            ///< the use whose weights are fetched
   std::function<void()> after_fetch_;
-  std::vector<std::vector<ModuleId>> reduced_at_;  ///< of each use
+  std::vector<std::vector<ModuleId>> reduced_at_;  ///< modules reduced at each use
   std::array<Event, 2> last_copies_;
   size_t next_copy_ = 0;
   uint64_t last_step_ = 0;
   uint64_t use_ = 0;
-  uint64_t time_ = 0;  ///< of the schedule
+  uint64_t time_ = 0;  ///< schedule time
   uint32_t next_tile_ = 0;
   std::deque<TileId> arrived_;  ///< gradients whose blocks are not summed
   size_t sums_missing_ = 0;
-  bool deciding_ = false;  ///< everything but the norm is there
+  bool deciding_ = false;  ///< everything except the norm is known
   bool first_pass_ = false;
   int free_threads_;
   Seconds step_begin_ = 0;

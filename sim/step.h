@@ -6,10 +6,10 @@
 // cores, the drive, and a rank's link to the others. Small tiles move one by one in the model, and
 // several at once in the engine. Commits and activation checkpoints are not in the model.
 //
-// Of several ranks, the one whose layout is given is modelled. The others are taken to do the same
-// at the same time, so that an operation begins when this rank begins it. Rank 0 has the largest
-// share. Sums of what arrives, the rounding of gradients, and the exchanges of losses and norm,
-// take no time.
+// With several ranks, the one whose layout is given is modelled. The others are assumed to do the
+// same at the same time, so that an operation begins when this rank begins it. Rank 0 has the
+// largest share. Sums of what arrives, the rounding of gradients, and the exchanges of losses and
+// norm, take no time.
 //
 // Threads: one. Nothing here touches a file, a device or the real clock.
 #pragma once
@@ -34,13 +34,13 @@ struct Machine {
   /// Threads that compute; 0: the device has a processor of its own, as a GPU has.
   int compute_threads = 2;
   int optimizer_threads = 1;
-  Seconds update_element = 0;  ///< of one thread, for one element, in each pass
+  Seconds update_element = 0;  ///< seconds of one thread for one element, in each pass
   Seconds norm_element = 0;    ///< the same for block sums
   Seconds copy_byte = 0;       ///< between host and device: of one core, or of the bus
-  Seconds io_byte = 0;         ///< of one core, for a byte that is read or written
-  DriveSpeed drive;            ///< of each drive
-  size_t drives = 1;  ///< equal ones, to which tiles are dealt out as offload/tile_spread.h says
-  LinkSpeed link;     ///< with several ranks
+  Seconds io_byte = 0;         ///< seconds of one core for a byte read or written
+  DriveSpeed drive;            ///< speed of each drive
+  size_t drives = 1;           ///< equal drives; offload/tile_spread.h distributes tiles to them
+  LinkSpeed link;              ///< used with several ranks
 };
 
 /// A model's step as the engine sees it.
@@ -52,9 +52,9 @@ struct StepPlan {
   const std::vector<offload::ModuleId>& gradients;
   zero::UpdateStart updates = zero::UpdateStart::kStepEnd;
   offload::TileStoreOptions store;
-  std::vector<Seconds> compute;  ///< of each use, with nobody else at work
-  uint64_t micro_batches = 1;    ///< of this rank, in a step: equal parts of each use
-  zero::ExchangeOptions exchange = {.repeated_buffers = 2};  ///< with several ranks
+  std::vector<Seconds> compute;  ///< seconds of each use on an idle machine
+  uint64_t micro_batches = 1;    ///< micro-batches of this rank in a step: equal parts of each use
+  zero::ExchangeOptions exchange = {.repeated_buffers = 2};  ///< used with several ranks
   /// What gradients are staged in on the device, on their way to the host.
   Bytes staging = zero::LeastGradientStaging(layout);
 };

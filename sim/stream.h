@@ -1,5 +1,5 @@
 // A queue of work that is done one piece after the other, and events by which queues wait for each
-// other: the shape of device::Stream and device::Event, in virtual time.
+// other, like device::Stream and device::Event, in virtual time.
 //
 // Threads: one.
 #pragma once

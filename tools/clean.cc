@@ -284,7 +284,7 @@ std::string ToText(const CleanPlan& plan, bool removed) {
     text += fmt::format("{:>12}  {}, which is not the run's\n", stays, path);
   }
   if (!plan.kept.empty())
-    text += fmt::format("{:>12}  {}, which holds that\n", stays, plan.run->path());
+    text += fmt::format("{:>12}  {}, which contains these\n", stays, plan.run->path());
   return text + fmt::format(fmt::runtime(removed ? "removed {}\n"
                                                  : "would remove {}; nothing is removed without "
                                                    "--yes\n"),

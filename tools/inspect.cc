@@ -259,7 +259,7 @@ void AddValues(const std::vector<zero::ValueFault>& faults, Lines& lines) {
   }
 }
 
-/// What is in a commit, and whether --resume takes it.
+/// What is in a commit, and whether --resume resumes from it.
 struct CommitFinding {
   offload::CommitName name;
   std::vector<std::string> damages;  ///< of its tiles
@@ -288,12 +288,12 @@ void AddCommits(const std::vector<CommitFinding>& found, const std::optional<uin
       text += fmt::format("damaged in {} part{}", damages.size(), damages.size() == 1 ? "" : "s");
     } else {
       // Where the newest commit is whole, that is how it should be, and no drive is at fault.
-      text += fmt::format("not whole any more: overwritten or damaged in {} part{}{}",
-                          damages.size(), damages.size() == 1 ? "" : "s",
+      text += fmt::format("no longer whole: overwritten or damaged in {} part{}{}", damages.size(),
+                          damages.size() == 1 ? "" : "s",
                           found.front().damages.empty() ? "" : ", first " + damages.front());
     }
     if (doubted == name.step && i == 0) text += "; in doubt: a loss after it was not finite";
-    if (taken.ok() && taken->name == name) text += "; --resume takes it";
+    if (taken.ok() && taken->name == name) text += "; --resume resumes from it";
     lines.Add("commit", text);
   }
 }
@@ -312,8 +312,7 @@ Status CheckOthers(zero::CommittedState& state, std::vector<CommitFinding>& foun
 
 Status Intact(const std::string& run, const std::vector<std::string>& damages) {
   if (damages.empty()) return {};
-  return MakeError(ErrorCode::kCorruption,
-                   "{}: parts of its state that do not hold: {}; the first: {}", run,
+  return MakeError(ErrorCode::kCorruption, "{}: damaged parts of its state: {}; the first: {}", run,
                    damages.size(), damages.front());
 }
 

@@ -133,13 +133,12 @@ std::string PlotSvg(const RunNumerics& numerics) {
   ChartLine scale = LineOfRows(numerics, "loss scale", &NumericsRow::loss_scale);
   scale.stairs = true;
   const auto steps = numerics.rows.size();
-  Chart chart{
-      .title = fmt::format("Numbers of {}", numerics.run),
-      .subtitle = fmt::format("penstock numerics: {} step{}, {} report{}. Rest the pointer on a "
-                              "mark to read its line.",
-                              steps, steps == 1 ? "" : "s", numerics.reports.size(),
-                              numerics.reports.size() == 1 ? "" : "s"),
-      .x_title = "step"};
+  Chart chart{.title = fmt::format("Numbers of {}", numerics.run),
+              .subtitle = fmt::format("penstock numerics: {} step{}, {} report{}. Point at a "
+                                      "mark to read its line.",
+                                      steps, steps == 1 ? "" : "s", numerics.reports.size(),
+                                      numerics.reports.size() == 1 ? "" : "s"),
+              .x_title = "step"};
   chart.panels = {{.title = "Loss",
                    .unit = "nats per token",
                    .scale = LossScaleOf(numerics),

@@ -53,7 +53,7 @@ Result<RowComparison> CompareRows(const Folder& run, const Folder& replay, uint6
   for (const auto& [step, row] : before) {
     const auto found = now.find(step);
     if (found == now.end()) {
-      differs(step, "the run has its row, and the replay does not come to it");
+      differs(step, "the run has a row, but the replay does not reach it");
       continue;
     }
     ++comparison.compared;
@@ -62,7 +62,7 @@ Result<RowComparison> CompareRows(const Folder& run, const Folder& replay, uint6
   }
   for (const auto& [step, row] : now) {
     if (before.contains(step) || before.empty() || step > before.rbegin()->first) continue;
-    differs(step, "the replay has its row, and the run does not");
+    differs(step, "the replay has a row, but the run does not");
   }
   return comparison;
 }

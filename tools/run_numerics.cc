@@ -25,7 +25,7 @@ std::string Counted(size_t count, const char* what) {
   return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
 
-/// "least headroom: 4.2 bits, mlp of layer 1 at step 1".
+/// "min headroom: 4.2 bits, mlp of layer 1 at step 1".
 std::string LeastHeadroom(const std::vector<HeadroomRow>& rows) {
   double least = std::numeric_limits<double>::infinity();
   std::string where;
@@ -43,8 +43,7 @@ std::string LeastHeadroom(const std::vector<HeadroomRow>& rows) {
       take(of.residual, "residual stream");
     }
   }
-  return where.empty() ? ""
-                       : fmt::format("least headroom to fp16: {:.1f} bits, {}\n", least, where);
+  return where.empty() ? "" : fmt::format("min headroom to fp16: {:.1f} bits, {}\n", least, where);
 }
 
 /// The line without its "step N: ", which has a column of its own.

@@ -36,18 +36,18 @@ Result<WholeState> OpenToCopy(const RunInfo& info) {
 Result<std::optional<RunLock>> AskTrainer(const Folder& run, const std::string& run_uuid,
                                           const std::string& name) {
   PENSTOCK_ASSIGN(const SnapshotRequest request, SnapshotRequest::Make(run, run_uuid, name));
-  const Interrupt interrupt("penstock: taking the request back; interrupt again to quit at once");
+  const Interrupt interrupt("penstock: withdrawing the request; interrupt again to quit at once");
   while (!request.answered()) {
     Result<RunLock> lock = RunLock::TryTake(run);
     const bool in_use = !lock.ok() && lock.error().code == ErrorCode::kUnavailable;
     if (!in_use || interrupt.requested()) request.TakeBack();
     // The training ended without having seen the request.
     if (lock.ok()) return std::optional(*std::move(lock));
-    // Whether it still trains cannot be known any more, and nobody might ever answer.
+    // Whether it still trains is not known any more, and an answer may never come.
     if (!in_use) return lock.error();
     if (interrupt.requested()) {
       return MakeError(ErrorCode::kCancelled,
-                       "interrupted: the request is taken back, unless the copy had begun");
+                       "interrupted: the request is withdrawn, unless the copy had begun");
     }
     std::this_thread::sleep_for(kAskAgain);
   }
@@ -109,7 +109,7 @@ Result<std::string> RunSnapshot(const std::string& path, const std::string& name
   PENSTOCK_ASSIGN(const Folder folder, OpenSnapshot(run, name));
   PENSTOCK_ASSIGN(const RunInfo kept, ReadRunInfo(folder));
   PENSTOCK_ASSIGN(const WholeState state, OpenToCopy(kept));
-  return fmt::format("step {} of {} is kept as {}; go back to it with --resume-from {}\n",
+  return fmt::format("step {} of {} is kept as {}; resume from it with --resume-from {}\n",
                      state.commit().head.step, path, name, name);
 }
 

@@ -1,10 +1,10 @@
 /* Trains a small model in C, with its optimizer states and weights on a drive.
  *
- *   train FOLDER STEPS        FOLDER: on the drive; it keeps the states between calls
+ *   train FOLDER STEPS        FOLDER: on the drive; it has the states of earlier calls
  *
  * The model: y = W2 tanh(W1 x), one example after another, squared error. A program that computes
- * its own gradients needs nothing else: it says which weights it uses, and hands gradients over.
- * Run it twice: the second run continues from the first one's commit.
+ * its own gradients needs nothing else: it names the weights it uses, and hands over gradients.
+ * Run it twice: the second run resumes from the first one's commit.
  */
 #include <math.h>
 #include <stdio.h>
@@ -26,7 +26,7 @@ static void check(int code) {
   exit(code == PENSTOCK_INVALID_ARGUMENT || code == PENSTOCK_BUDGET ? 2 : 3);
 }
 
-/* A number in [-0.5, 0.5) that depends on i alone. */
+/* A number in [-0.5, 0.5) that depends only on i. */
 static float noise(unsigned i) {
   i = (i ^ 61) ^ (i >> 16);
   i *= 9;
@@ -61,7 +61,7 @@ static double backpropagate(unsigned example, const float* w1, const float* w2, 
   return loss;
 }
 
-/* Reads the path of the state that an earlier run noted, if there is one. */
+/* Reads the path of the state that an earlier run recorded, if there is one. */
 static int noted(const char* name, char* path, size_t size) {
   FILE* file = fopen(name, "r");
   if (file == NULL) return 0;
@@ -71,7 +71,7 @@ static int noted(const char* name, char* path, size_t size) {
   return found;
 }
 
-/* Notes the path of the state file, which stands between quotes behind "state_paths":[. */
+/* Records the path of the state file, which is in quotes after "state_paths":[. */
 static void note(const char* name, const char* description) {
   const char* path = strstr(description, "\"state_paths\":[\"");
   FILE* file = fopen(name, "w");

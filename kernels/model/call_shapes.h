@@ -1,4 +1,5 @@
-// From the tensors of a call to its shapes, and what back ends ask of all calls of a model.
+// Derives shapes from the tensors of a call, and the requirements of back ends on all calls of a
+// model.
 //
 // Tensors that do not fit together are a bug of the caller. `weights` is the dtype of the weights,
 // or of their gradients.

@@ -26,7 +26,7 @@ class Attention {
   void Backward(const std::byte* qkv, const std::byte* d_out, std::byte* d_qkv, std::byte* scratch);
 
  private:
-  /// Where a head is in tensors of the storage dtype: bytes from their start.
+  /// The place of a head in tensors of the storage dtype: bytes from their start.
   struct Place {
     uint64_t q;
     uint64_t k;
@@ -47,7 +47,7 @@ class Attention {
 
   const AttentionCall call_;
   const bool converts_;
-  Bytes copy_size_;                   ///< one fp32 matrix of a head; 0 where nothing is converted
+  Bytes copy_size_;                   ///< one fp32 matrix of a head; 0 if nothing is converted
   std::vector<AttentionHead> heads_;  ///< one for each thread
 };
 

@@ -29,7 +29,7 @@ class EmbeddingGradient {
  public:
   EmbeddingGradient(const EmbeddingCall& call, int threads) : call_(call), threads_(threads) {}
 
-  /// For the order of the rows.
+  /// Returns the scratch for the order of the rows.
   Bytes scratch() const { return call_.rows * Bytes{sizeof(uint64_t)}; }
   void Run(const EmbeddingGradientData& data, std::byte* scratch) const;
 

@@ -129,7 +129,7 @@ void Head::RunChunk(const Chunk& chunk, uint64_t first_row, const HeadData& data
   for (uint64_t row = 0; row < chunk.rows; ++row) *data.loss_sum += losses[row];
 
   if (d_logits == nullptr) return;
-  // In this order, as d_x may be x.
+  // The order matters, because d_x may be x.
   chunk.d_table->Run({.a = d_logits, .b = x, .c = reinterpret_cast<std::byte*>(data.d_table)},
                      scratch + inner_);
   chunk.d_x->Run({.a = d_logits, .b = data.table, .c = data.d_x + first_row * row_size},

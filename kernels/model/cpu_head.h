@@ -50,7 +50,7 @@ class Head {
   const int threads_;
   const uint64_t logit_stride_;
   Chunk chunk_;
-  Chunk last_;  ///< for the rows that do not fill a chunk; empty if there are none
+  Chunk last_;  ///< rows that do not fill a chunk; empty if there are none
   ScratchCursor cursor_;
   uint64_t logits_;    ///< fp32 [chunk, logit_stride]
   uint64_t d_logits_;  ///< dtype [chunk, logit_stride]; for fp32 the logits themselves

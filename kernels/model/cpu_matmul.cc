@@ -16,7 +16,7 @@ namespace {
 /// until they are added, enough to keep many threads busy. (A product in one panel has dense
 /// operands, which oneDNN's best kernels ask for; strided ones go to its gemm, as fast here.)
 constexpr uint64_t kAccumulatePanel = uint64_t{1} << 20;
-/// Panels have a multiple of this many rows, but for the last one.
+/// Panels have a multiple of this many rows, except the last one.
 constexpr uint64_t kPanelRows = 32;
 /// Unit of the work of one thread in the loops over elements.
 constexpr uint64_t kGrain = 1024;
@@ -110,7 +110,7 @@ class AccumulatingProduct final : public Product {
   uint64_t panel_;
   uint64_t inner_;
   std::unique_ptr<NativeProduct> product_;
-  std::unique_ptr<NativeProduct> last_;  ///< for the rows that do not fill a panel; may be null
+  std::unique_ptr<NativeProduct> last_;  ///< rows that do not fill a panel; may be null
 };
 
 }  // namespace

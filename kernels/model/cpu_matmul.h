@@ -24,7 +24,7 @@ namespace penstock::kernels {
 
 /// How bf16 matrices are multiplied: accumulation is in fp32 either way.
 enum class Bf16Arithmetic {
-  kNative,   ///< by the bf16 instructions
+  kNative,   ///< uses the bf16 instructions
   kConvert,  ///< panels are converted to fp32 first
 };
 

@@ -1,6 +1,5 @@
-// Products of 16-bit matrices that the machine does not multiply itself: panels of a and b are
-// converted to fp32 in scratch, multiplied there by oneDNN's gemm, and finished by loops of our
-// own.
+// Products of 16-bit matrices on machines without instructions for them: panels of a and b are
+// converted to fp32 in scratch, multiplied there by oneDNN's gemm, and finished by our own loops.
 //
 // Panels are large and nearly equal, and nothing is padded: so the gemm computes at its full rate,
 // and the team's threads, which sleep while they wait, meet only three times for a panel of c.

@@ -23,7 +23,7 @@ struct Statistics {
 
 using SignedVector = hn::Vec<SignedWords>;
 
-/// Without its sign, a float's pattern grows with its magnitude, and NaN comes behind infinity.
+/// Without its sign, a float's pattern grows with its magnitude, and NaN is above infinity.
 HWY_INLINE SignedVector LargerPattern(SignedVector patterns, FloatVector values) {
   return hn::Max(patterns, hn::BitCast(SignedWords(), hn::Abs(values)));
 }

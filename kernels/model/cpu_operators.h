@@ -1,4 +1,4 @@
-// The operators on the CPU device: oneDNN for matrix products, loops of our own for the rest.
+// The operators on the CPU device: oneDNN for matrix products, our own loops for the rest.
 //
 // Every function checks that the stream is the CPU device's, captures its pointers and returns; the
 // work runs on the stream's thread and on OpenMP's pool of that thread, with the number of threads
@@ -32,7 +32,7 @@ struct CpuOperatorParts {
   std::map<AttentionCall, Attention> attentions;
   std::map<HeadCall, Head> heads;
   std::set<LayerNormCall> norms;
-  Bytes scratch;  ///< the most that a call needs
+  Bytes scratch;  ///< max over all calls
 };
 
 /// Runs `kernel` on `threads` threads of OpenMP's. oneDNN's "out of memory" comes out as
@@ -99,8 +99,8 @@ class CpuOperators final : public ModelOperators {
   Mapping room_;
 };
 
-/// As OperatorScratch and CreateModelOperators for the CPU device, with the way of multiplying bf16
-/// chosen.
+/// Like OperatorScratch and CreateModelOperators for the CPU device, with the given bf16
+/// arithmetic.
 Result<Bytes> CpuOperatorScratch(const OperatorOptions& options, Bf16Arithmetic arithmetic);
 Result<std::unique_ptr<ModelOperators>> CreateCpuOperators(device::Device& device,
                                                            const OperatorOptions& options,

@@ -1,5 +1,5 @@
-// The CPU operators' loops that are no matrix products, on vectors (Highway, best instruction set
-// at run time). Each function is single-threaded and works on the rows or elements it is given; the
+// The CPU operators' loops other than matrix products, on vectors (Highway, best instruction set at
+// run time). Each function is single-threaded and works on the rows or elements it is given; the
 // operators cut the work between threads.
 //
 // `dtype` says what the untyped pointers point to; arithmetic is in fp32, and results are rounded
@@ -56,7 +56,7 @@ struct CausalStrip {
   uint64_t columns = 0;
   uint64_t first_visible = 0;
   uint64_t stride = 0;  ///< elements between rows, of every matrix of the strip
-  float scale = 1;      ///< of the scores
+  float scale = 1;      ///< scale of the scores
 };
 
 /// probabilities = softmax(scale · scores) over the visible keys, 0 elsewhere; may be `scores`

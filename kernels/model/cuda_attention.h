@@ -1,9 +1,9 @@
 // Causal attention of the CUDA operators; see ModelOperators for what it computes.
 //
-// bf16 and fp16: cuDNN where it is asked for, else fused kernels of our own, in memory that grows
-// with the rows alone. Backward has two passes, none of which adds to what another block has
-// written: statistics of the rows with the gradients of the queries, then the gradients of keys and
-// values. fp32: cuBLASLt and a softmax, for as many heads at once as CudaAttentionPlan says.
+// bf16 and fp16: cuDNN if requested, else our own fused kernels, in memory that grows only with the
+// rows. Backward has two passes, neither of which adds to another block's results: statistics of
+// the rows with the gradients of the queries, then the gradients of keys and values. fp32: cuBLASLt
+// and a softmax, for as many heads at once as CudaAttentionPlan says.
 //
 // Threads: as the operators.
 #pragma once
@@ -21,11 +21,11 @@ namespace penstock::kernels {
 
 class CudaAttention {
  public:
-  /// For the current device. Errors: kUnavailable for heads that no kernel takes; of cuBLASLt and
-  /// the device.
+  /// Creates attention for the current device. Errors: kUnavailable for heads without a kernel;
+  /// those of cuBLASLt and the device.
   static Result<std::unique_ptr<CudaAttention>> Create(const CudaBlas& blas,
                                                        const AttentionCall& call);
-  /// By cuDNN. `statistics`: see CudnnAttention.
+  /// Creates attention by cuDNN. `statistics`: see CudnnAttention.
   static Result<std::unique_ptr<CudaAttention>> Create(CudnnLibrary& library,
                                                        const AttentionCall& call,
                                                        std::byte* statistics);

@@ -1,5 +1,5 @@
-// What a block of the fused attention kernels (kernels/model/cuda_fused_attention.cu) has to do:
-// its task and rows, where they lie, and the way through the tiles of keys and values.
+// The work of a block of the fused attention kernels (kernels/model/cuda_fused_attention.cu): its
+// task and rows, their places, and the loop over the tiles of keys and values.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -34,7 +34,7 @@ struct AttentionTask {
   }
   __device__ uint64_t InOut(unsigned row) const { return (first_row + row) * width + column; }
   __device__ uint64_t InStatistics(unsigned row) const { return index * sequence + row; }
-  /// Of the scores.
+  /// Returns the scale of the scores.
   __device__ float scale() const { return 1 / sqrtf(static_cast<float>(head_size)); }
 };
 
@@ -91,7 +91,7 @@ __device__ void ForEachTileOfKeys(const AttentionTask& task, const T* qkv, unsig
   copy(0, turn);
   for (unsigned first = 0; first < end; first += kKeys, ++turn) {
     WaitForCopies();
-    // Shows the copies, and that nobody reads the tiles before these any more.
+    // The copies are visible, and no thread still reads the tiles before these.
     __syncthreads();
     if (first + kKeys < end) copy(first + kKeys, turn + 1);
     visit(first, pairs.First(turn), pairs.Second(turn));

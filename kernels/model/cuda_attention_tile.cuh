@@ -1,8 +1,8 @@
-// A warp's rows against tiles in shared memory: what the fused attention kernels
-// (kernels/model/cuda_fused_attention.cu) multiply, reduce and store.
+// Multiplies, reduces and stores a warp's rows and tiles in shared memory, for the fused attention
+// kernels (kernels/model/cuda_fused_attention.cu).
 //
 // A tile has rows of kHead elements, kStride<kHead> apart. A block has four warps; each has kTiles
-// times 16 rows, so that what it loads of the other side serves so many products. All lanes of a
+// times 16 rows, so that data loaded of the other side serves that many products. All lanes of a
 // warp call the functions together, all threads of a block CopyTile.
 #pragma once
 
@@ -148,7 +148,7 @@ __device__ void ForEachSum(Sums (&sums)[kTiles][kColumnTiles], Visit visit) {
   }
 }
 
-/// Rounds the warp's rows to where `place(row)` says, but for rows that `row_limit` cuts off.
+/// Rounds the warp's rows into `place(row)`, except rows beyond `row_limit`.
 template <int kHead, int kTiles, typename T, typename Place>
 __device__ void StoreRows(const Sums (&sums)[kTiles][kHead / 8], unsigned head_size,
                           unsigned row_limit, T* out, Place place) {

@@ -1,5 +1,5 @@
 // Backward adds rows in their order without atomics: rows of the same token are linked, each to the
-// next one, and whoever has the first of them walks along the links.
+// next one, and the thread of the first row follows the links.
 #include "kernels/model/cuda_embedding.h"
 
 #include "kernels/cuda_elements.cuh"

@@ -4,8 +4,8 @@
 // gradients of queries; of keys in the gradients of keys and values. Each warp has 16 or 32 of
 // them, for the whole size of a head (padded with zeros to kHead). The block goes through tiles of
 // the other side in order, and the next tile is copied to shared memory while it computes with this
-// one. A warp leaves out tiles of which it sees nothing, and hides keys in those alone of which it
-// sees a part. Scores exist for one tile at a time, in registers; exponentials are to the base 2.
+// one. A warp skips tiles that are fully masked for it, and masks keys only in those that are
+// partly masked. Scores exist for one tile at a time, in registers; exponentials are to the base 2.
 // Rows of the tiles beyond the sequence are zeros. Sums go in an order that depends on shapes
 // alone.
 #include "kernels/model/cuda_fused_attention.h"
@@ -25,7 +25,7 @@ constexpr float kLog2E = 1.4426950408889634f;
 /// The online softmax of the lane's rows.
 template <int kTiles>
 struct RowStates {
-  float highest[kLaneRows<kTiles>];  ///< of the scaled scores so far
+  float highest[kLaneRows<kTiles>];  ///< max of the scaled scores so far
   float sum[kLaneRows<kTiles>];      ///< the lane's part of the sums of exponentials
 
   __device__ RowStates() {
@@ -311,7 +311,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
                    [&](unsigned row) { return task.InQkv(first_key + row, 2); });
 }
 
-/// The launch of a kernel whose blocks have so many rows, and so many rows in shared memory.
+/// Returns the launch of a kernel whose blocks have this many rows, and this many in shared memory.
 template <int kHead>
 LaunchShape LaunchOf(const CudaAttentionShape& shape, uint64_t rows, size_t shared_rows) {
   return {.blocks = DivideUp(shape.sequence, rows) * shape.tasks,

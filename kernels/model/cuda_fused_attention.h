@@ -10,9 +10,9 @@
 
 namespace penstock::kernels {
 
-/// What the fused kernels are told.
+/// The parameters of the fused kernels.
 struct CudaAttentionShape {
-  DType dtype;        ///< of all tensors; not fp32
+  DType dtype;        ///< dtype of all tensors; not fp32
   uint64_t tasks;     ///< batch · heads
   uint64_t sequence;  ///< rows of a task
   uint64_t heads;
@@ -23,7 +23,7 @@ inline constexpr uint64_t kMaxFusedHead = 128;
 
 void CudaFusedAttentionForward(device::CudaStream& stream, const CudaAttentionShape& shape,
                                const std::byte* qkv, std::byte* out);
-/// Of each row of each task: the logarithm (base 2) of the sum of its exponentials, and Σ d_out
+/// For each row of each task, the logarithm (base 2) of the sum of its exponentials, and Σ d_out
 /// out.
 struct CudaRowStatistics {
   float* log_sums;  ///< [tasks, sequence]

@@ -10,11 +10,11 @@ namespace {
 
 constexpr float kRootTwoOverPi = 0.7978845608f;
 constexpr float kCubic = 0.044715f;
-/// Where s is 0 or 1 in fp32, far within the range in which x³ is finite.
+/// Beyond this, s is 0 or 1 in fp32, far within the range in which x³ is finite.
 constexpr float kFar = 30;
 
 struct Sigmoid {
-  float s;      ///< of 2u
+  float s;      ///< sigmoid of 2u
   float slope;  ///< s (1 - s) d(2u)/dx
 };
 

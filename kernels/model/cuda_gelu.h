@@ -1,4 +1,4 @@
-// GELU and its gradient on the GPU, where they are no part of a product. The functions enqueue and
+// GELU and its gradient on the GPU, if they are not part of a product. The functions enqueue and
 // return. Pointers are device memory, aligned to an element.
 #pragma once
 

@@ -107,7 +107,7 @@ void CudaHead::RunChunk(device::CudaStream& stream, Chunk& chunk, uint64_t first
   CudaAddLosses(stream, chunk.rows, losses, data.loss_sum);
   if (d_logits == nullptr) return;
   rows.d_x += before;
-  // In this order, as d_x may be x.
+  // The order matters, because d_x may be x.
   TableGradient(stream, chunk, rows, d_logits);
   InputGradient(stream, chunk, rows, d_logits, scratch);
 }

@@ -64,7 +64,7 @@ class CudaHead {
   const HeadCall call_;
   const CudaHeadPlan plan_;
   Chunk chunk_;
-  Chunk last_;  ///< for the rows that do not fill a chunk; empty if there are none
+  Chunk last_;  ///< rows that do not fill a chunk; empty if there are none
 };
 
 }  // namespace penstock::kernels

@@ -12,7 +12,8 @@
 namespace penstock::kernels {
 
 __device__ inline unsigned Lane() { return threadIdx.x % 32; }
-/// Of sums: the row of values 0 and 1 (values 2 and 3 are 8 below), and the column of value 0.
+/// For sums, return the row of values 0 and 1 (values 2 and 3 are 8 below), and the column of value
+/// 0.
 __device__ inline unsigned RowOfSums() { return Lane() / 4; }
 __device__ inline unsigned ColumnOfSums() { return Lane() % 4 * 2; }
 

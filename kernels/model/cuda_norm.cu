@@ -1,4 +1,4 @@
-// One block of threads to a row, which is read again from the cache for each pass over it.
+// One block of threads for each row, which every pass reads again from the cache.
 #include "kernels/model/cuda_norm.h"
 
 #include <limits>
@@ -18,7 +18,7 @@ __device__ void ForEachPack(uint64_t width, Visit visit) {
   for (uint64_t c = uint64_t{threadIdx.x} * N; c < width; c += uint64_t{blockDim.x} * N) visit(c);
 }
 
-/// Of what is not negative: floats without a sign are in the order of their patterns.
+/// For values that are not negative: floats without a sign are in the order of their patterns.
 __device__ void RaiseTo(float* value, float to) {
   atomicMax(reinterpret_cast<unsigned*>(value), __float_as_uint(to));
 }

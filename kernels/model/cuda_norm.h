@@ -1,6 +1,6 @@
-// The layer norm's CUDA kernels, but for the sums over rows (cuda_column_sums.h). They enqueue and
-// return; see ModelOperators for what they compute. Where rows are multiples of 16 bytes, so are
-// the addresses of x, weight, bias, out, d_out and d_x.
+// The layer norm's CUDA kernels, except the sums over rows (cuda_column_sums.h). They enqueue and
+// return; see ModelOperators for what they compute. If rows are multiples of 16 bytes, so are the
+// addresses of x, weight, bias, out, d_out and d_x.
 #pragma once
 
 #include <cstddef>

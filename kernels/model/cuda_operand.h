@@ -1,4 +1,4 @@
-// One side of a product on the CUDA device, as it lies in memory.
+// An operand of a product on the CUDA device, with its layout in memory.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace penstock::kernels {
 
-/// In bytes: kernels gain from it, and from no more.
+/// Alignment in bytes that kernels benefit from; more gains nothing.
 inline constexpr uint32_t kCudaGoodAlignment = 16;
 
 struct CudaOperand {

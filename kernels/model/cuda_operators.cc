@@ -34,7 +34,7 @@ CudaEmbedding CudaEmbeddingFor(const EmbeddingCall& call, const TokenView& token
           .adds_once = adds_once};
 }
 
-/// By cuDNN.
+/// Checks a call of attention by cuDNN.
 Status ValidateAttention(const AttentionCall& call) {
   const uint64_t head_size = call.width / call.heads;
   if (call.dtype == DType::kFloat32) {

@@ -1,8 +1,8 @@
-// The operators on the CUDA device: cuBLASLt for matrix products, cuDNN for attention where it is
-// asked for, kernels of our own for the rest.
+// The operators on the CUDA device: cuBLASLt for matrix products, cuDNN for attention if requested,
+// our own kernels for the rest.
 //
-// Every function checks that the stream is a CUDA device's and enqueues; what fails is the stream's
-// failure. No result depends on an address, on what else runs, or on the order of atomics. Rows
+// Every function checks that the stream is a CUDA device's and enqueues; errors become the stream's
+// failure. No result depends on an address, on concurrent work, or on the order of atomics. Rows
 // that are multiples of 16 bytes begin at such addresses, as they do in buffers of the device.
 #pragma once
 
@@ -94,8 +94,8 @@ class CudaOperators final : public ModelOperators {
   device::DeviceBuffer scratch_;
   std::string arithmetic_;
   std::unique_ptr<CudaBlas> blas_;
-  std::unique_ptr<CudnnLibrary> cudnn_;  ///< where attention is its
-  Bytes kept_;                           ///< what attentions that were made keep
+  std::unique_ptr<CudnnLibrary> cudnn_;  ///< set if attention uses it
+  Bytes kept_;                           ///< bytes kept by the attentions made so far
   std::set<EmbeddingCall> embeddings_;
   std::set<LayerNormCall> norms_;
   std::map<LinearCall, std::unique_ptr<CudaLinear>> linears_;

@@ -48,7 +48,7 @@ uint64_t AttentionHeads(const AttentionCall& call) {
 
 Bytes Aligned(Bytes size) { return AlignUp(size, device::kDeviceAlignment); }
 
-/// For the sums over rows of so many columns.
+/// Returns the scratch for sums over rows of this many columns.
 Bytes ColumnSums(uint64_t rows, uint64_t columns) {
   return Aligned(RowParts(rows).count * columns * 4_B);
 }

@@ -1,8 +1,7 @@
-// How the CUDA operators cut their work, and the scratch memory that this takes.
+// Plans how the CUDA operators cut their work, and their scratch memory.
 //
-// All of it follows from the shapes, never from a budget or a GPU, so that a plan can be made where
-// there is no GPU. Scratch is the workspace of cuBLASLt, and behind it what one operator at a time
-// needs.
+// All of it follows from the shapes, never from a budget or a GPU, so that a plan can be made
+// without a GPU. Scratch is the workspace of cuBLASLt, followed by that of one operator at a time.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +37,8 @@ struct CudaHeadPlan {
   CudaHeadPlan(const HeadCall& call, bool adds_once);
 
   uint64_t whole;         ///< columns of the first products; none if the vocabulary is small
-  uint64_t rest;          ///< columns behind them, fewer than kLogitColumns
-  uint64_t rows;          ///< of a chunk; the last may have fewer
+  uint64_t rest;          ///< columns after them, fewer than kLogitColumns
+  uint64_t rows;          ///< rows of a chunk; the last may have fewer
   uint64_t logit_stride;  ///< elements from a row of logits to the next: whole kLogitColumns
   /// The gradient of the input is the sum of two products. In 16 bits they are added up in fp32,
   /// where the logits were, and then rounded.
@@ -69,9 +68,9 @@ inline constexpr Bytes kCudnnScores = 512_MiB;
 struct CudnnAttentionPlan {
   explicit CudnnAttentionPlan(const AttentionCall& call, Bytes scores = kCudnnScores);
 
-  uint64_t sequences;  ///< of a group; they divide the batch
-  uint64_t heads;      ///< of a group: all, or of one sequence a number that divides all
-  Bytes workspace;     ///< what cuDNN may take for a group, or for all of forward
+  uint64_t sequences;  ///< sequences of a group; they divide the batch
+  uint64_t heads;      ///< heads of a group: all, or a divisor of all for one sequence
+  Bytes workspace;     ///< cuDNN's limit for a group, or for all of forward
   Bytes statistics;    ///< kept from forward to backward
 };
 
@@ -81,7 +80,7 @@ Bytes CudaScratch(const OperatorCall& call, const OperatorOptions& options);
 struct CudaScratchPlan {
   explicit CudaScratchPlan(const OperatorOptions& options);
 
-  Bytes shared;  ///< behind kCudaWorkspace: what one call at a time needs
+  Bytes shared;  ///< memory of one call at a time, after kCudaWorkspace
   Bytes kept;    ///< behind that: the statistics of each attention by cuDNN, in the calls' order
   Bytes all;
 };

@@ -1,5 +1,5 @@
-// cuBLASLt's matrices are column-major: it is asked for cᵀ = bᵀ aᵀ, in which every matrix lies as
-// it does here.
+// cuBLASLt's matrices are column-major: it computes cᵀ = bᵀ aᵀ, in which every matrix has the
+// layout used here.
 #include "kernels/model/cuda_product.h"
 
 #include <cuda_runtime_api.h>
@@ -146,9 +146,10 @@ Result<CudaProduct::Owned<cublasLtMatrixLayout_t>> CudaProduct::MakeLayout(
   return owned;
 }
 
-/// Sums that are split over k may be added up in the workspace, in order; never by whoever is
-/// first, and not where a bias or GELU follows in 16 bits, as cuBLASLt then rounds the sum before
-/// it. Algorithms read the bias as they write the result: it has no alignment of its own.
+/// Sums that are split over k may be added up in the workspace, in order; never in order of
+/// arrival, and not if a bias or GELU follows in 16 bits, because cuBLASLt then rounds the sum
+/// before it. Algorithms read the bias as they write the result: its alignment does not matter
+/// separately.
 Result<bool> CudaProduct::Choose() {
   cublasLtMatmulPreference_t made = nullptr;
   PENSTOCK_TRY(BlasStatus(cublasLtMatmulPreferenceCreate(&made), spec_));
@@ -186,8 +187,8 @@ void CudaProduct::Run(device::CudaStream& stream, const Data& data) {
   PENSTOCK_CHECK((data.bias != nullptr) == HasBias(spec_.epilogue));
   PENSTOCK_CHECK((data.pre_out != nullptr) == (spec_.epilogue == CudaEpilogue::kBiasGelu));
   PENSTOCK_CHECK((data.pre != nullptr) == (spec_.epilogue == CudaEpilogue::kGeluGradient));
-  // In place, cuBLASLt rounds to c's dtype before it adds what lies in c, and once more behind
-  // that.
+  // In place, cuBLASLt rounds to c's dtype before it adds the old value of c, and once more
+  // afterwards.
   PENSTOCK_CHECK(data.addend != data.c || spec_.c.dtype == DType::kFloat32,
                  "{}: it is added to what lies in c", NameOf(spec_));
   const std::byte* const pre = data.pre_out != nullptr ? data.pre_out : data.pre;

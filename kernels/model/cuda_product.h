@@ -2,7 +2,8 @@
 //
 // c = alpha a b + addend, row-major, then what the epilogue says, with sums in fp32 (fp32 operands
 // without TF32). The algorithm is chosen when the product is made, from the shape, the GPU and the
-// library alone, among those that give the same bits on every run; so nothing depends on addresses.
+// library alone, among those that give the same bits on every run; so results do not depend on
+// addresses.
 //
 // Threads: Run by the thread that feeds the stream. A product uses the whole workspace, so that all
 // go to one stream, or are ordered by events.
@@ -29,7 +30,7 @@ class CudaBlas {
   CudaBlas& operator=(const CudaBlas&) = delete;
 
   cublasLtHandle_t handle() const { return handle_; }
-  /// Of kCudaWorkspace.
+  /// Returns the workspace of kCudaWorkspace bytes.
   std::byte* workspace() const { return workspace_; }
 
  private:
@@ -59,8 +60,8 @@ struct CudaProductSpec {
   uint64_t n = 0;
   uint64_t k = 0;
   uint64_t batch = 1;
-  CudaOperand a;  ///< [m, k]; stored [k, m] where it is transposed
-  CudaOperand b;  ///< [k, n]; stored [n, k] where it is transposed
+  CudaOperand a;  ///< [m, k]; stored [k, m] if transposed
+  CudaOperand b;  ///< [k, n]; stored [n, k] if transposed
   CudaOperand c;  ///< [m, n]
   /// A bias is of c's dtype, and its unit is that of b. `pre` lies like c.
   CudaEpilogue epilogue = CudaEpilogue::kNone;
@@ -81,7 +82,7 @@ class CudaProduct {
     const std::byte* b;
     std::byte* c;
     const std::byte* bias = nullptr;    ///< [n]; given exactly where the epilogue has it
-    const std::byte* addend = nullptr;  ///< like c; may be c where that is fp32
+    const std::byte* addend = nullptr;  ///< like c; may be c if that is fp32
     std::byte* pre_out = nullptr;       ///< given exactly with kBiasGelu
     const std::byte* pre = nullptr;     ///< given exactly with kGeluGradient
   };

@@ -1,7 +1,8 @@
-// One warp's matrix product of 16 x 16 by 16 x 8 in bf16 or fp16 with fp32 sums, and what loads
-// its operands from shared memory: the instructions of PTX (mma.m16n8k16, ldmatrix). Who holds
-// what: kernels/model/cuda_fragments.h. All lanes of a warp call these functions together. And what
-// a thread does by itself: copies to shared memory (cp.async), powers of 2 (ex2).
+// One warp's matrix product of 16 x 16 by 16 x 8 in bf16 or fp16 with fp32 sums, and what loads its
+// operands from shared memory: the instructions of PTX (mma.m16n8k16, ldmatrix).
+// kernels/model/cuda_fragments.h says which lane holds what. All lanes of a warp call these
+// functions together. Also instructions of single threads: copies to shared memory (cp.async),
+// powers of 2 (ex2).
 #pragma once
 
 #include <cuda_runtime.h>

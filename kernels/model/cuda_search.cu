@@ -6,7 +6,7 @@
 namespace penstock::kernels {
 namespace {
 
-/// The least of all that are found, whoever finds it when.
+/// Finds the min of all, independent of the order of threads.
 template <typename T>
 __global__ void FindBeyondKernel(uint64_t n, const T* x, float limit, uint64_t base,
                                  unsigned long long* first) {

@@ -1,4 +1,4 @@
-// One block of threads to a row.
+// One block of threads for each row.
 #include "kernels/model/cuda_softmax.h"
 
 #include <cfloat>
@@ -10,7 +10,7 @@
 namespace penstock::kernels {
 namespace {
 
-/// Of a row of a vocabulary.
+/// Threads for a row of a vocabulary.
 constexpr unsigned kVocabularyThreads = 512;
 
 /// exp(x − highest) summed over the row: NaN if an element is NaN.

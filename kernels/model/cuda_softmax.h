@@ -16,7 +16,7 @@ inline constexpr uint64_t kLogitPack = 8;
 /// Logits and gradient begin at multiples of 32 bytes. What lies behind a row's vocabulary counts
 /// for nothing; in the gradient it becomes zero, up to the next row.
 struct CudaCrossEntropy {
-  DType dtype;  ///< of the gradient
+  DType dtype;  ///< dtype of the gradient
   uint64_t rows;
   uint64_t vocabulary;
   uint64_t stride;  ///< elements from a row to the next, of both; a multiple of kLogitPack

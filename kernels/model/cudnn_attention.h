@@ -27,7 +27,7 @@ class CudnnAttention {
 
   void Forward(device::CudaStream& stream, const std::byte* qkv, std::byte* out,
                std::byte* workspace);
-  /// Of what the latest Forward has read and written.
+  /// Computes the gradient of the latest Forward.
   void Backward(device::CudaStream& stream, const std::byte* qkv, const std::byte* out,
                 const std::byte* d_out, std::byte* d_qkv, std::byte* workspace);
 
@@ -39,7 +39,7 @@ class CudnnAttention {
   const CudnnAttentionPlan plan_;
   std::byte* const statistics_;
   std::unique_ptr<CudnnAttentionGraph> forward_;
-  std::unique_ptr<CudnnAttentionGraph> backward_;  ///< of a group
+  std::unique_ptr<CudnnAttentionGraph> backward_;  ///< graph of a group
   /// What the statistics are of.
   const std::byte* qkv_ = nullptr;
   const std::byte* out_ = nullptr;

@@ -1,4 +1,4 @@
-// By cudnn-frontend, which finds cuDNN's functions in the library that is loaded here.
+// Uses cudnn-frontend, which finds cuDNN's functions in the library loaded here.
 #include "kernels/model/cudnn_library.h"
 
 #define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
@@ -16,7 +16,7 @@
 
 namespace cudnn_frontend {
 
-/// Where the headers look for cuDNN's functions.
+/// The handle in which the headers look up cuDNN's functions.
 void* cudnn_dlhandle = nullptr;
 
 }  // namespace cudnn_frontend
@@ -114,7 +114,7 @@ class Graph final : public CudnnAttentionGraph {
   std::vector<int64_t> Sizes() const {
     return {Int(spec_.batch), Int(spec_.heads), Int(spec_.sequence), Int(spec_.head_size)};
   }
-  /// Of a tensor whose rows are so many elements apart.
+  /// Returns the strides of a tensor whose rows are this many elements apart.
   std::vector<int64_t> Strides(uint64_t row) const {
     return {Int(spec_.sequence * row), Int(spec_.head_size), Int(row), 1};
   }

@@ -1,7 +1,7 @@
-// cuDNN's fused attention, found when operators that use it are made.
+// cuDNN's fused attention, loaded when operators that use it are created.
 //
-// The library is loaded then and not linked: it is large, and runs without it need nothing of it.
-// Its graphs are described by NVIDIA's cudnn-frontend (headers alone), which the build may lack.
+// The library is not linked, because it is large and most runs do not need it. Its graphs are built
+// with NVIDIA's cudnn-frontend (headers only), which the build may lack.
 //
 // Threads: those of the operators. Graphs are run by the thread that feeds the stream.
 #pragma once
@@ -33,14 +33,14 @@ struct CudnnAttentionSpec {
 
 /// Addresses of the first sequence's first head, at multiples of 16 bytes.
 struct CudnnAttentionData {
-  const std::byte* qkv = nullptr;    ///< its queries; keys are `width` elements behind them
+  const std::byte* qkv = nullptr;    ///< its queries; keys are `width` elements after them
   std::byte* out = nullptr;          ///< written by forward, read by backward
-  const std::byte* d_out = nullptr;  ///< lies like out; backward alone
+  const std::byte* d_out = nullptr;  ///< layout of out; only in backward
   /// [batch, heads, sequence]: logarithms of the sums of exponentials. Written by forward, read by
   /// backward.
   float* statistics = nullptr;
-  std::byte* d_qkv = nullptr;      ///< lies like qkv; written by backward alone
-  std::byte* workspace = nullptr;  ///< as large as the graph says; overwritten
+  std::byte* d_qkv = nullptr;      ///< layout of qkv; only written by backward
+  std::byte* workspace = nullptr;  ///< size given by the graph; overwritten
 };
 
 class CudnnAttentionGraph {

@@ -7,7 +7,7 @@ namespace {
 
 /// Queries in a block of cpu_attention_head.cc, of a long sequence.
 constexpr uint64_t kQueriesOfBlock = 128;
-/// So many blocks do not count.
+/// This many blocks are negligible.
 constexpr uint64_t kFewBlocks = 16;
 /// Six products of a block, with the code that oneDNN makes for each. Measured: 127 KiB.
 constexpr Bytes kBlockHeap = 160_KiB;

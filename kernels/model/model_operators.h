@@ -33,7 +33,7 @@
 namespace penstock::kernels {
 
 struct OperatorOptions {
-  OperatorCalls calls;  ///< all calls that will be made; naming one twice changes nothing
+  OperatorCalls calls;  ///< all calls that will be made; repeats have no effect
   /// See above; 0: weights begin at a multiple of 16 bytes, or of their rows after one.
   uint64_t weight_unit = 0;
   /// Whether the head, too, computes what a call adds first, from zero: needed where several
@@ -141,8 +141,8 @@ class ModelOperators {
   virtual Bytes scratch_bytes() const = 0;
 };
 
-/// Returns the scratch that CreateModelOperators will allocate, for the plan of a budget: the most
-/// that one of the calls needs, because calls do not run at the same time.
+/// Returns the scratch that CreateModelOperators will allocate, for the plan of a budget: the max
+/// over the calls, because calls do not overlap.
 Result<Bytes> OperatorScratch(device::Kind kind, const OperatorOptions& options);
 
 /// Returns what the operators take of host memory beside scratch, at most: on the CPU, the products

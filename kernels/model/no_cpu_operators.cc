@@ -1,4 +1,4 @@
-// In place of the CPU operators, in builds without oneDNN.
+// Replaces the CPU operators in builds without oneDNN.
 #include "kernels/model/operator_factories.h"
 
 namespace penstock::kernels {

@@ -1,4 +1,4 @@
-// In place of the CUDA operators, in builds without CUDA.
+// Replaces the CUDA operators in builds without CUDA.
 #include "kernels/model/operator_factories.h"
 
 namespace penstock::kernels {

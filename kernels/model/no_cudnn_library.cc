@@ -1,4 +1,4 @@
-// In place of cudnn_library.cc, in builds without cudnn-frontend.
+// Replaces cudnn_library.cc in builds without cudnn-frontend.
 #include "kernels/model/cudnn_library.h"
 
 namespace penstock::kernels {

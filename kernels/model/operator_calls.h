@@ -1,8 +1,8 @@
-// The calls of a model's operators, by the shapes that they have.
+// The calls of a model's operators, by shape.
 //
-// A model says beforehand which calls it makes. The calls determine the scratch that they need, and
-// matrix products are made ahead of them. Each kind of call has a forward and a backward. One entry
-// stands for both, and for all calls of these shapes.
+// A model lists its calls beforehand. They determine the scratch, and matrix products are created
+// ahead of them. Each kind of call has a forward and a backward. One entry stands for both, and for
+// all calls of these shapes.
 #pragma once
 
 #include <compare>
@@ -67,7 +67,7 @@ struct AttentionCall {
 /// Who computes attention in 16 bits on a CUDA device. The bits depend on it.
 enum class AttentionKernel {
   kOwn,    ///< kernels of penstock
-  kCudnn,  ///< cuDNN, which is loaded for it
+  kCudnn,  ///< cuDNN, which is then loaded
 };
 
 /// Logits of `vocabulary` tokens from rows of `width`, their loss and its gradients.

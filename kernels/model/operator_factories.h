@@ -1,4 +1,4 @@
-// The operators of each device for whoever must not depend on the libraries behind them.
+// The operators of each device, for users that must not depend on the libraries behind them.
 #pragma once
 
 #include <memory>
@@ -8,13 +8,13 @@
 
 namespace penstock::kernels {
 
-/// As OperatorScratch and CreateModelOperators, for the CPU device; kUnavailable in builds without
-/// oneDNN.
+/// Like OperatorScratch and CreateModelOperators, for the CPU device; kUnavailable in builds
+/// without oneDNN.
 Result<Bytes> CpuOperatorScratch(const OperatorOptions& options);
 Result<std::unique_ptr<ModelOperators>> CreateCpuOperators(device::Device& device,
                                                            const OperatorOptions& options);
 
-/// For the CUDA device; kUnavailable in builds without CUDA.
+/// The same for the CUDA device; kUnavailable in builds without CUDA.
 Result<Bytes> CudaOperatorScratch(const OperatorOptions& options);
 Result<std::unique_ptr<ModelOperators>> CreateCudaOperators(device::Device& device,
                                                             const OperatorOptions& options);

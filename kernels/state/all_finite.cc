@@ -12,8 +12,8 @@ uint32_t BitsOf(BFloat16 value) { return value.bits; }
 uint32_t BitsOf(Float16 value) { return value.bits; }
 
 /// Without its sign, the pattern of infinity and of every NaN, and of nothing else, carries into
-/// the sign when the exponent's lowest bit, 1 << `fraction`, is added. Sums and ors are what every
-/// instruction set has vectors for.
+/// the sign when the exponent's lowest bit, 1 << `fraction`, is added. Every instruction set has
+/// vectors of sums and ors.
 template <typename Value>
 bool NoneCarries(const void* values, uint64_t n, int fraction) {
   constexpr uint32_t kSign = uint32_t{1} << (8 * sizeof(Value) - 1);

@@ -126,7 +126,7 @@ typename Elements::Magnitude PartialSums(Elements elements, size_t begin, double
   return kFigures ? LargestOf<Elements>(largest) : 0;
 }
 
-/// Of a block with elements that are not finite, which is rare: one element after the other.
+/// Handles a block with non-finite elements, which is rare, one element after the other.
 template <typename Elements>
 void CountNonFinite(Elements elements, size_t begin, float* largest, uint32_t* nonfinite) {
   using Magnitude = typename Elements::Magnitude;
@@ -184,7 +184,7 @@ bool SumElements(const void* gradient, DType dtype, const BlockFigures& figures)
   return SumBlocks<kFigures>(FloatElements{static_cast<const float*>(gradient)}, figures);
 }
 
-/// Without lists of the other figures, the sums alone.
+/// Without lists of the other figures, computes only the sums.
 bool SumTile(const void* gradient, DType dtype, const BlockFigures& figures) {
   return figures.largest.empty() ? SumElements<false>(gradient, dtype, figures)
                                  : SumElements<true>(gradient, dtype, figures);

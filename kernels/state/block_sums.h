@@ -23,11 +23,11 @@ bool BlockSums(const void* gradient, DType dtype, uint64_t elements, std::span<d
 bool BlockSumsReference(const void* gradient, DType dtype, uint64_t elements,
                         std::span<double> sums);
 
-/// Where a pass leaves what it finds of each block; the lists are equally long.
+/// Receives a pass's figures of each block; the lists are equally long.
 struct BlockFigures {
-  std::span<double> sums;         ///< as of BlockSums
+  std::span<double> sums;         ///< as in BlockSums
   std::span<float> largest;       ///< magnitude of the finite elements; 0 if there is none
-  std::span<uint32_t> nonfinite;  ///< how many elements are infinite or NaN
+  std::span<uint32_t> nonfinite;  ///< number of infinite or NaN elements
 
   GradientFigures Of(size_t block) const {
     return {

@@ -20,7 +20,7 @@ namespace {
 /// Elements in the smallest piece of work that is given to a thread.
 constexpr uint64_t kElementGrain = 1024;
 
-/// In pieces that stay in the first-level cache while every row is added to them.
+/// Works in pieces that stay in the first-level cache while every row is added to them.
 void AddRange(float* sums, const ElementRows& parts, Range range) {
   std::array<float, kElementGrain> exact;
   for (uint64_t begin = range.begin; begin < range.end; begin += kElementGrain) {
@@ -38,7 +38,7 @@ void AddRange(float* sums, const ElementRows& parts, Range range) {
   }
 }
 
-/// In pieces whose counts fit what vectors of floats compare into.
+/// Works in pieces whose counts fit into the results of float comparisons.
 ZeroCounts ZerosOf(std::span<const float> values) {
   ZeroCounts counts;
   for (uint64_t begin = 0; begin < values.size(); begin += kElementGrain) {

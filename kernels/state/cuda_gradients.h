@@ -1,5 +1,5 @@
-// Gradients on the GPU; what is computed is stated at StateOperators. The functions enqueue and
-// return. Pointers are device memory, aligned to an element.
+// Gradients on the GPU; StateOperators says what is computed. The functions enqueue and return.
+// Pointers are device memory, aligned to an element.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// The passes over parts of states on the GPU; what is computed is stated at StateOperators.
+// The passes over parts of states on the GPU; StateOperators says what is computed.
 #pragma once
 
 #include "device/device.h"

@@ -1,4 +1,4 @@
-// The state operators on the CUDA device: kernels of our own.
+// The state operators on the CUDA device: our own kernels.
 #include "base/check.h"
 #include "kernels/state/cuda_gradients.h"
 #include "kernels/state/cuda_optimizer.h"

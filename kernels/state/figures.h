@@ -1,9 +1,9 @@
-// What passes over gradients and weights find beside their own work: the figures by which a run
-// watches its numbers.
+// Figures that passes over gradients and weights compute besides their own work, with which a run
+// monitors its numerics.
 //
-// A figure is of some elements: of a block where the pass goes by blocks, or of a part of one. A
-// tensor does not begin on a block, and blocks that tensors share would mix a bias with a matrix.
-// So figures are cut at the borders of tensors: those of a tensor are the sum (Add) of its whole
+// A figure covers some elements: a block if the pass works by blocks, or a part of one. A tensor
+// does not begin on a block, and blocks that tensors share would mix a bias with a matrix. So
+// figures are cut at the borders of tensors: those of a tensor are the sum (Add) of its whole
 // blocks and of its parts of the two blocks at its ends, in the order of the flat index. A part's
 // gradient takes a small pass of its own (PartFigures in kernels/state/block_sums.h); an update is
 // made part by part (kernels/state/optimizer.h), which changes no bit of it. TensorParts says which
@@ -22,11 +22,11 @@
 
 namespace penstock::kernels {
 
-/// Of elements of a gradient, as they are stored.
+/// Figures of a gradient's elements, as stored.
 struct GradientFigures {
   double sum_of_squares = 0;  ///< not finite if an element is not
   float largest = 0;          ///< magnitude, of the finite elements
-  uint64_t nonfinite = 0;     ///< how many are infinite or NaN
+  uint64_t nonfinite = 0;     ///< number of infinite or NaN elements
 
   void Add(const GradientFigures& behind) {
     sum_of_squares += behind.sum_of_squares;
@@ -49,24 +49,24 @@ struct ZeroCounts {
 /// Half of the least magnitude that fp16 has is rounded to even: zero.
 inline constexpr float kMostThatIsZeroInFloat16 = 0x1p-25F;
 
-/// Of updated elements. Weights are the masters, before they are rounded.
+/// Figures of updated elements. Weights are the masters, before rounding.
 struct WeightFigures {
-  double sum_of_squares = 0;         ///< of the new weights
-  double update_sum_of_squares = 0;  ///< of new - old
+  double sum_of_squares = 0;         ///< sum over the new weights
+  double update_sum_of_squares = 0;  ///< sum over new - old
   /// The largest magnitude of the new weights; infinite if one is, NaN if one is NaN.
   float largest = 0;
 
   void Add(const WeightFigures& behind) {
     sum_of_squares += behind.sum_of_squares;
     update_sum_of_squares += behind.update_sum_of_squares;
-    // As bits, in which infinity is above all finite magnitudes, and NaN above infinity.
+    // Compares bits, in which infinity is above all finite magnitudes, and NaN above infinity.
     if (std::bit_cast<uint32_t>(behind.largest) > std::bit_cast<uint32_t>(largest)) {
       largest = behind.largest;
     }
   }
 };
 
-/// Where a tensor lies in a flat index.
+/// The range of a tensor in a flat index.
 struct TensorRange {
   uint64_t begin = 0;
   uint64_t end = 0;

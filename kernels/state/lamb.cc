@@ -52,7 +52,7 @@ LambScalars MakeLambScalars(const LambHyperparameters& hyper, double lr, uint64_
 double TrustRatio(const LambScalars& scalars, const TrustSums& of_tensor) {
   if (of_tensor.weights == 0 || of_tensor.update == 0) return 1;
   const double ratio = std::sqrt(of_tensor.weights) / std::sqrt(of_tensor.update);
-  // In this order, a NaN stays one.
+  // The order keeps NaN.
   return std::max(std::min(ratio, scalars.max_coeff), scalars.min_coeff);
 }
 

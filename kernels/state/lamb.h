@@ -47,15 +47,15 @@ struct LambScalars {
   float decay;               ///< weight_decay; 0: none
   float grad_scale;
   // As they are.
-  double step_size;  ///< without the ratio
+  double step_size;  ///< step size without the ratio
   double max_coeff;
   double min_coeff;
 };
 
 /// Sums of squares of some elements of a tensor, from which its trust ratio is made.
 struct TrustSums {
-  double weights = 0;  ///< of the masters, before the update
-  double update = 0;   ///< of u
+  double weights = 0;  ///< sum over the masters, before the update
+  double update = 0;   ///< sum over u
 
   void Add(const TrustSums& behind) {
     weights += behind.weights;

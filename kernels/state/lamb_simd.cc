@@ -38,7 +38,7 @@ struct LambDirection {
 template <typename Weights, typename Gradient, typename Moment>
 size_t DirectionsOf(const LambScalars& scalars, const OptimizerTile& tile, size_t n, float* weights,
                     float* updates) {
-  const LambScalars s = scalars;  // what the planes point to cannot change it
+  const LambScalars s = scalars;  // a copy that writes through the planes' pointers cannot change
   const Weights masters(tile);
   const auto* const gradient = static_cast<const Gradient*>(tile.gradient);
   const auto* const exp_avg = tile.exp_avg.As<Moment>();

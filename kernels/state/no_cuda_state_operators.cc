@@ -1,4 +1,4 @@
-// In place of the CUDA device's state operators, in builds without CUDA.
+// Replaces the CUDA device's state operators in builds without CUDA.
 #include "kernels/state/state_operator_factories.h"
 
 namespace penstock::kernels {

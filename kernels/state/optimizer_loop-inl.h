@@ -267,7 +267,7 @@ class Planes {
 template <typename Direction, Decay kDecay, typename Planes, typename Scalars>
 HWY_NOINLINE size_t UpdateBlock(const Scalars& scalars, const Planes& planes_of_tile, size_t begin,
                                 size_t end, WeightFigures* figures) {
-  const Scalars s = scalars;  // what the planes point to cannot change it
+  const Scalars s = scalars;  // a copy that writes through the planes' pointers cannot change
   const Planes planes = planes_of_tile;
   const size_t pair = 2 * hn::Lanes(Floats());
   const size_t line = HWY_MAX(kLineElements, pair);
@@ -277,7 +277,7 @@ HWY_NOINLINE size_t UpdateBlock(const Scalars& scalars, const Planes& planes_of_
   size_t done = begin;
   for (; end - done >= line; done += line) {
     planes.Prefetch(done, line);
-    for (size_t i = 0; i < line; i += pair) {  // as often as the compiler knows
+    for (size_t i = 0; i < line; i += pair) {  // the compiler knows the number of iterations
       planes.template UpdatePair<Direction, kDecay>(s, done + i, squares, update_squares, largest);
     }
   }
@@ -366,7 +366,7 @@ size_t WithWeights(const Scalars& s, const OptimizerTile& tile, size_t n,
 template <typename Direction, typename Scalars>
 size_t UpdateWholeLines(const Scalars& s, const OptimizerTile& tile, WeightFigures* of_blocks) {
   const size_t done = WithWeights<Direction>(s, tile, ElementCountOf<Scalars>(tile), of_blocks);
-  hwy::FlushStream();  // copies are there before whoever hears of it reads them
+  hwy::FlushStream();  // makes copies visible before readers are notified
   return done;
 }
 

@@ -1,4 +1,4 @@
-// The scalar reference of every rule: one element after the other, as the rules' headers say it.
+// The scalar reference of every rule: one element after the other, as the rules' headers state.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// What the scalar reference and the vector code of a rule have to agree on: which moments it has
-// and how it decays weights. Everything else of a rule is its direction, a function of the gradient
-// and the moments; the weight goes along it by the step size.
+// The properties of a rule that its scalar reference and vector code share: its moments and how it
+// decays weights. Everything else of a rule is its direction, a function of the gradient and the
+// moments; the weight goes along it by the step size.
 #pragma once
 
 #include <cstdint>

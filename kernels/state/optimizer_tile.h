@@ -1,4 +1,5 @@
-// What an optimizer updates: the master weights, the moments and the gradient of some elements.
+// The unit that an optimizer updates: the master weights, the moments and the gradient of some
+// elements.
 //
 // The rules (kernels/state/adam.h, lion.h, adagrad.h, lamb.h) update a tile in one pass. They share
 // these properties:
@@ -30,12 +31,12 @@ namespace penstock::kernels {
 
 /// Selects the random bits that round the bf16 moments of a tile.
 struct StochasticRounding {
-  uint64_t key = 0;            ///< of seed, module and update: two words of Philox (base/random.h)
-  uint64_t first_element = 0;  ///< where the tile begins in the flat index of its module
+  uint64_t key = 0;  ///< made of seed, module and update: two words of Philox (base/random.h)
+  uint64_t first_element = 0;  ///< begin of the tile in the flat index of its module
 };
 
 /// Consecutive elements of a plane, stored one by one in the plane's encoding. Empty if a tile
-/// lacks the plane. A view: whoever has one may write to the elements.
+/// lacks the plane. A view: its holder may write to the elements.
 class PlaneView {
  public:
   PlaneView() = default;

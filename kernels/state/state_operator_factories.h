@@ -1,4 +1,4 @@
-// The state operators of each device, for whoever must not depend on the libraries behind them.
+// The state operators of each device, for users that must not depend on the libraries behind them.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@ namespace penstock::kernels {
 /// See CreateStateOperators.
 Result<std::unique_ptr<StateOperators>> CreateCpuStateOperators(int threads);
 
-/// For the CUDA device; kUnavailable in builds without CUDA.
+/// The same for the CUDA device; kUnavailable in builds without CUDA.
 Result<std::unique_ptr<StateOperators>> CreateCudaStateOperators();
 
 }  // namespace penstock::kernels

@@ -1,5 +1,5 @@
-// The operators with which the ZeRO engine computes on the device: rounded gradients, block sums
-// and updates, as work on a stream. They need no operator of a model.
+// The ZeRO engine's operators on the device: rounded gradients, block sums and updates, as work on
+// a stream. They do not need a model's operators.
 //
 // The bits are those of the CPU functions (in kernels/ and kernels/state), on every kind of device
 // and with any number of threads. All pointers are device memory, aligned to an element.
@@ -29,7 +29,7 @@ struct ElementRows {
   uint64_t count = 0;
 };
 
-/// Where BlockFigures of a gradient go in device memory, one of each a block.
+/// Device memory for BlockFigures of a gradient, one of each a block.
 struct DeviceBlockFigures {
   double* sums = nullptr;
   float* largest = nullptr;

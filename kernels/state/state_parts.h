@@ -1,10 +1,10 @@
 // The states of a module whose home is the device, as a table of parts that one call updates.
 //
-// Planes lie tile by tile, and figures and trust ratios are of tensors. So a part is what one tile
-// has of one tensor: whole blocks, or less than a block at an end of the tensor (TensorParts in
-// kernels/state/figures.h). Elements of no tensor (padding) are parts as well. A table of parts
-// that are stored and updated alike is made once and lies in device memory, where a kernel finds
-// the part of each of its blocks.
+// Planes are stored tile by tile, but figures and trust ratios belong to tensors. So a part is one
+// tile's share of one tensor: whole blocks, or less than a block at an end of the tensor
+// (TensorParts in kernels/state/figures.h). Elements of no tensor (padding) are parts as well. A
+// table of parts that are stored and updated alike is made once and kept in device memory, where a
+// kernel finds the part of each of its blocks.
 //
 // Plain values. Threads: any.
 #pragma once
@@ -30,7 +30,7 @@ struct StatePart {
   std::byte* exp_avg_sq = nullptr;
   const std::byte* gradient = nullptr;
   uint64_t elements = 0;
-  uint64_t first_element = 0;  ///< in the flat index of the module, for stochastic rounding
+  uint64_t first_element = 0;  ///< index in the module's flat index, for stochastic rounding
   uint64_t first_block = 0;    ///< blocks of the parts before it; the last of a part may be short
   uint64_t tensor = kNoTensor;
 
@@ -39,11 +39,11 @@ struct StatePart {
 
 /// A table of parts. Those of tensors come first, and those of no tensor after them.
 struct StateParts {
-  OptimizerTile kind;                ///< a tile of theirs: says encodings and dtypes
+  OptimizerTile kind;                ///< one of their tiles, for encodings and dtypes
   const StatePart* parts = nullptr;  ///< [count], in device memory
   uint64_t count = 0;
-  uint64_t blocks = 0;           ///< of all parts
-  uint64_t measured_blocks = 0;  ///< of the parts of tensors
+  uint64_t blocks = 0;           ///< blocks of all parts
+  uint64_t measured_blocks = 0;  ///< blocks of the parts of tensors
 };
 
 /// Returns elements first … first + count - 1 of a tile in device memory; the table that it comes

@@ -138,7 +138,7 @@ class MessagesTest(harness.PenstockTest):
         for arguments in ([long], ["train", "--" + long], ["tune", "--nvme-path", ".", "--size", long],
                           ["plan", "--model", "m", "--drive", long]):
             self.assertIn("(100", self.errors_of(*arguments))
-        self.assertIn("help lists what there is", self.errors_of("train", "--" + long))
+        self.assertIn("help lists the options", self.errors_of("train", "--" + long))
 
     def test_a_number_of_5_kb_and_the_json_library_do_not_speak(self):
         digits = "9" * 5000

@@ -103,7 +103,7 @@ class FlippedBitTest(StateTest):
         outcome = harness.penstock("inspect", self.run_folder)
         self.assertEqual(outcome.code, 3)
         self.assertEqual(outcome.stdout.count("\ndamaged "), 3, outcome.stdout)
-        self.assertIn("do not hold: 3;", outcome.errors[0])
+        self.assertIn("damaged parts of its state: 3;", outcome.errors[0])
 
 
 class ListedFilesTest(StateTest):

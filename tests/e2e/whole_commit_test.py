@@ -89,9 +89,9 @@ class WholeCommitTest(harness.PenstockTest):
         self.assertEqual(inspected.code, 3, str(inspected))
         self.assertRegex(inspected.stdout, r"(?m)^commit +of step 3: damaged in 1 part$")
         self.assertRegex(inspected.stdout,
-                         r"(?m)^commit +of step 2: whole; --resume takes it$")
+                         r"(?m)^commit +of step 2: whole; --resume resumes from it$")
         whole = harness.penstock("inspect", self.trained(self.config("other"), steps=3))
-        self.assertRegex(whole.stdout, r"(?m)^commit +of step 3: whole; --resume takes it$")
+        self.assertRegex(whole.stdout, r"(?m)^commit +of step 3: whole; --resume resumes from it$")
 
     def test_export_snapshot_and_replay_take_the_commit_before_and_say_so(self):
         run = self.damaged(0)
@@ -165,7 +165,7 @@ class WholeCommitTest(harness.PenstockTest):
         inspected = harness.penstock("inspect", run)
         self.assertEqual(inspected.code, 3, str(inspected))
         self.assertRegex(inspected.stdout, r"(?m)^damaged +the first head, .* at offset 0:")
-        self.assertRegex(inspected.stdout, r"(?m)^commit +of step 3: whole; --resume takes it$")
+        self.assertRegex(inspected.stdout, r"(?m)^commit +of step 3: whole; --resume resumes from it$")
         self.assertEqual(self.export(run)[0], expected)
         outcome, _ = self.train(self.config(), "--resume", steps=6, out=run)
         self.assertEqual(outcome.code, 0, str(outcome))
@@ -207,7 +207,7 @@ class DoubtTest(harness.PenstockTest):
                    {"state_uuid": info["state_uuid"], "step": 3})
         inspected = harness.penstock("inspect", run)
         self.assertRegex(inspected.stdout, r"(?m)^commit +of step 3: whole; in doubt")
-        self.assertRegex(inspected.stdout, r"(?m)^commit +of step 2: whole; --resume takes it$")
+        self.assertRegex(inspected.stdout, r"(?m)^commit +of step 2: whole; --resume resumes from it$")
         self.assert_gone_back(self.resume(run, *self.LOWER), run)
 
     def test_a_resumed_run_that_finds_its_commit_destroyed_lets_the_next_go_back(self):

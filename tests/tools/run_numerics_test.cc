@@ -54,7 +54,7 @@ TEST_F(RunNumericsTest, TheTableHasEachReportAndTheLeastHeadroom) {
   EXPECT_EQ(numerics.rows.size(), 3U);
   const std::string table = ToTable(numerics);
   EXPECT_THAT(table, AllOf(HasSubstr("3 steps (1 skipped), 1 report\n"),
-                           HasSubstr("least headroom to fp16: 2.0 bits, mlp of layer 1 at step 1"),
+                           HasSubstr("min headroom to fp16: 2.0 bits, mlp of layer 1 at step 1"),
                            HasSubstr("nonfinite"), HasSubstr("h.1.mlp.c_proj"),
                            HasSubstr("  it is hot; use bf16\n"), Not(HasSubstr("ended"))));
 }

@@ -32,16 +32,15 @@ void AddAutoFlags(CLI::App& command, AutoArguments* arguments) {
   const RealRange share = {.high = 1};
   const RealRange beta = {.high = 1, .below = true};
   add("--learning-rate", arguments->learning_rate, RealCheck(), "optimizer.params.lr");
-  add("--adam-beta1", arguments->adam_beta1, RealCheck(beta),
-      "the first of optimizer.params.betas");
-  add("--adam-beta2", arguments->adam_beta2, RealCheck(beta), "the second");
+  add("--adam-beta1", arguments->adam_beta1, RealCheck(beta), "first of optimizer.params.betas");
+  add("--adam-beta2", arguments->adam_beta2, RealCheck(beta), "second of optimizer.params.betas");
   add("--adam-epsilon", arguments->adam_epsilon, RealCheck(), "optimizer.params.eps");
   add("--weight-decay", arguments->weight_decay, RealCheck(), "optimizer.params.weight_decay");
   add("--max-grad-norm", arguments->max_grad_norm, RealCheck(), "gradient_clipping");
   add("--warmup-steps", arguments->warmup_steps, WholeCheck({.high = kMostWarmupSteps}),
       "scheduler.params.warmup_num_steps");
   add("--warmup-ratio", arguments->warmup_ratio, RealCheck(share),
-      "the same as a share of the last step");
+      "warmup_num_steps as a share of the last step");
   add("--per-device-train-batch-size", arguments->per_device_train_batch_size,
       WholeCheck({.low = 1, .high = kMostRows}), "train_micro_batch_size_per_gpu");
   add("--gradient-accumulation-steps", arguments->gradient_accumulation_steps,
@@ -56,7 +55,7 @@ Result<config::AutoFlags> MakeAutoFlags(const AutoArguments& arguments) {
   }
   if (!arguments.warmup_steps.empty() && !arguments.warmup_ratio.empty()) {
     return MakeError(ErrorCode::kInvalidArgument,
-                     "--warmup-steps and --warmup-ratio say the same; keep one");
+                     "--warmup-steps and --warmup-ratio set the same key; keep one");
   }
   return config::AutoFlags{
       .learning_rate = RealOrNone(arguments.learning_rate),

@@ -21,19 +21,19 @@
 namespace penstock::train {
 namespace {
 
-/// An export of weights that no healthy training has is one that somebody may not have wanted.
+/// Weights that no healthy training has may not be meant for an export.
 void LogHealth(const ExportCommand& command, const zero::TrainState& committed,
                const std::vector<zero::ValueFault>& faults) {
   if (!faults.empty()) {
     LogNotice(
         fmt::format("step {} of {} has {} tensor{} with weights that are not finite or beyond "
-                    "{:g}, all the same exported; penstock inspect lists them; the first is {}",
+                    "{:g}, exported unchanged; penstock inspect lists them; the first is {}",
                     committed.step, command.run, faults.size(), faults.size() == 1 ? "" : "s",
                     zero::kLargeWeight, ToText(faults.front())));
   }
   if (committed.skipped_in_a_row > 0) {
     LogNotice(
-        fmt::format("the last {} steps before step {} of {} were skipped, as losses or "
+        fmt::format("the last {} steps before step {} of {} were skipped, because losses or "
                     "gradients were not finite",
                     committed.skipped_in_a_row, committed.step + 1, command.run));
   }

@@ -9,22 +9,21 @@ namespace penstock::train {
 CLI::App* AddDoctor(CLI::App& app, DoctorArguments* arguments) {
   DoctorCommand& options = arguments->options;
   CLI::App* command = app.add_subcommand(
-      "doctor",
-      "Say what this machine offers, and what bounded a run; exit code 1 if a check fails");
-  command->add_option("RUN", options.run, "folder of a run: what bounded its steps")
+      "doctor", "Check this machine, and show what bounded a run; exit code 1 if a check fails");
+  command->add_option("RUN", options.run, "folder of a run: show what bounded its steps")
       ->check(NameCheck());
   command
       ->add_option("--config", options.configs,
-                   "JSON in DeepSpeed's format, held against this machine; later files override")
+                   "JSON in DeepSpeed's format, to check on this machine; later files override")
       ->expected(1)
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->check(NameCheck());
-  command->add_option("--nvme-path", options.nvme_path, "folder on a drive to look at")
+  command->add_option("--nvme-path", options.nvme_path, "folder on a drive to check")
       ->check(NameCheck());
   command
       ->add_option("--bug-report", options.bug_report,
-                   "write all of it into one file to attach; must not exist")
+                   "write everything into one file; must not exist")
       ->check(NameCheck());
   AddRanks(*command, &arguments->ranks);
   return command;
@@ -34,8 +33,7 @@ Result<ToolCommand> MakeDoctor(const DoctorArguments& arguments) {
   DoctorCommand options = arguments.options;
   PENSTOCK_ASSIGN(const RankCounts counts, MakeRanks(arguments.ranks));
   if (counts.ranks > 1 && options.configs.empty()) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "--ranks is for a configuration that they train with; give --config");
+    return MakeError(ErrorCode::kInvalidArgument, "--ranks needs a configuration; give --config");
   }
   options.ranks = counts.ranks;
   options.nodes = counts.nodes;

@@ -13,16 +13,16 @@ CLI::App* AddLaunch(CLI::App& app, LaunchArguments* arguments) {
   LaunchCommand& options = arguments->options;
   CLI::App* launch =
       app.add_subcommand("launch", "Start several ranks of a training, here or on several hosts");
-  launch->add_option("--ranks", arguments->ranks, "how many processes share the training")
+  launch->add_option("--ranks", arguments->ranks, "number of processes that share the training")
       ->required()
       ->check(WholeCheck({.low = 1, .high = kMostRanks}));
   launch
       ->add_option("--hostfile", options.hostfile,
-                   "where they run: lines such as \"worker1 slots=8\" (default: here)")
+                   "hosts of the ranks: lines such as \"worker1 slots=8\" (default: this host)")
       ->check(NameCheck());
   launch
       ->add_option("--master-port", arguments->master_port,
-                   "where rank 0 listens (default: a free port; 29500 with --hostfile)")
+                   "port of rank 0 (default: a free port; 29500 with --hostfile)")
       ->check(WholeCheck({.low = 1, .high = kMostPort}));
   launch->footer(
       "The command of the ranks follows after --:\n"
@@ -45,10 +45,11 @@ Result<Command> MakeLaunch(const LaunchArguments& arguments, const std::vector<s
   if (rest.size() < 2) return NoRankCommand();
   options.arguments.assign(rest.begin() + 1, rest.end());
   if (options.arguments[0] != "train") {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "launch: \"{}\" is no command that several ranks share; after -- comes train "
-                     "with its options",
-                     options.arguments[0]);
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        "launch: \"{}\" cannot run on several ranks; write train with its options after "
+        "--",
+        options.arguments[0]);
   }
   PENSTOCK_ASSIGN(Command command, ParseCommandLine(options.arguments));
   if (std::holds_alternative<ToolCommand>(command)) return command;

@@ -52,7 +52,7 @@ CLI::App* AddTrain(CLI::App& app, TrainArguments* arguments) {
       ->check(NameCheck());
   train->add_option("--steps", arguments->steps, "number of the last step (default: one epoch)")
       ->check(WholeCheck());
-  train->add_option("--seed", arguments->seed, "of weights and data order (default: 0)")
+  train->add_option("--seed", arguments->seed, "seed of weights and data order (default: 0)")
       ->check(WholeCheck());
   train->add_option("--device", arguments->device, "cpu, cuda or auto")
       ->check(CLI::IsMember({"cpu", "cuda", "auto"}))
@@ -65,14 +65,14 @@ CLI::App* AddTrain(CLI::App& app, TrainArguments* arguments) {
       ->check(WholeCheck({.low = 1}));
   train->add_option("--data-order", arguments->data_order, "shuffle (default) or sequential")
       ->check(CLI::IsMember({"shuffle", "sequential"}));
-  train->add_option("--init", arguments->init, "random: new weights, whatever lies beside --model")
+  train->add_option("--init", arguments->init, "random: new weights, even if --model has some")
       ->check(CLI::IsMember({"random"}));
-  train->add_flag("--resume", options.resume, "go on from the last commit");
-  train->add_option("--resume-from", options.resume_from, "go on from a snapshot of the run")
+  train->add_flag("--resume", options.resume, "resume from the last commit");
+  train->add_option("--resume-from", options.resume_from, "resume from a snapshot of the run")
       ->check(NameCheck());
   train
       ->add_option("--change", arguments->changes,
-                   "KEY=VALUE: go on with another value of a key of the config, like "
+                   "KEY=VALUE: resume with another value of a config key, like "
                    "optimizer.params.lr=1e-4")
       ->expected(1)
       ->allow_extra_args(false)
@@ -80,12 +80,12 @@ CLI::App* AddTrain(CLI::App& app, TrainArguments* arguments) {
       ->check(NameCheck());
   train
       ->add_option("--skip-steps", arguments->skips,
-                   "A:B: go on without computing steps A to B; their data is passed over")
+                   "A:B: resume without computing steps A to B; their data is skipped")
       ->expected(1)
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->check(NameCheck());
-  train->add_option("--trace", options.trace, "write what ran when; must not exist (Perfetto)")
+  train->add_option("--trace", options.trace, "write a trace for Perfetto; must not exist")
       ->check(NameCheck());
   AddAutoFlags(*train, &arguments->automatic);
   return train;
@@ -94,7 +94,7 @@ CLI::App* AddTrain(CLI::App& app, TrainArguments* arguments) {
 /// Some options are for a run that is there already.
 Status CheckResumes(const TrainOptions& options) {
   if (options.resumes() || (options.changes.empty() && options.skips.empty())) return {};
-  return MakeError(ErrorCode::kInvalidArgument, "{} is for a run that goes on; give --resume{}",
+  return MakeError(ErrorCode::kInvalidArgument, "{} is for a resumed run; give --resume{}",
                    options.changes.empty() ? "--skip-steps" : "--change",
                    options.changes.empty() ? "" : ", or say it in --config");
 }
@@ -133,7 +133,8 @@ struct ReplayArguments {
 CLI::App* AddReplay(CLI::App& app, ReplayArguments* arguments) {
   ReplayCommand& options = arguments->options;
   CLI::App* command = app.add_subcommand(
-      "replay", "Compute steps of a run again, and say what was wrong; exit code 1 if rows differ");
+      "replay",
+      "Recompute steps of a run, and name the cause of a failure; exit code 1 if rows differ");
   command->add_option("RUN", options.run, "folder of the run")->required()->check(NameCheck());
   command
       ->add_option("--from", options.from,

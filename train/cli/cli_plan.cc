@@ -39,7 +39,8 @@ Result<GivenDrive> ParseDrive(const std::string& text) {
 }
 
 void AddMachine(CLI::App* plan, PlanArguments* arguments) {
-  plan->add_option("--device", arguments->device, "cpu, cuda or auto; need not be here")
+  plan->add_option("--device", arguments->device,
+                   "cpu, cuda or auto; this machine need not have it")
       ->check(CLI::IsMember({"cpu", "cuda", "auto"}))
       ->capture_default_str();
   AddRanks(*plan, &arguments->ranks);
@@ -47,15 +48,16 @@ void AddMachine(CLI::App* plan, PlanArguments* arguments) {
       ->check(SizeCheck());
   plan->add_option("--host-memory", arguments->host_memory, "64MiB, 1GiB or bytes")
       ->check(SizeCheck());
-  CLI::Option* const tune = plan->add_option("--tune", arguments->options.speed.tune,
-                                             "file that penstock tune --out wrote")
-                                ->check(NameCheck());
+  CLI::Option* const tune =
+      plan->add_option("--tune", arguments->options.speed.tune, "file of penstock tune --out")
+          ->check(NameCheck());
   plan->add_option("--drive", arguments->drive, "READ,WRITE: the drive's speed in GB/s")
       ->check(NameCheck())
       ->excludes(tune);
-  plan->add_option("--drive-capacity", arguments->drive_capacity,
-                   "what the drives of a node have for state files: 2TiB, 64MiB or bytes (default: "
-                   "what is free here)")
+  plan->add_option(
+          "--drive-capacity", arguments->drive_capacity,
+          "space for state files on a node's drives: 2TiB, 64MiB or bytes (default: the free "
+          "space of this machine)")
       ->check(SizeCheck());
   plan->add_option("--device-tflops", arguments->device_tflops,
                    "operations a second of the device's kernels, in 10^12 (default: measured, on "
@@ -107,30 +109,30 @@ Status CheckConfigs(const PlanCommand& options) {
                      "a training by its size alone");
   }
   return MakeError(ErrorCode::kInvalidArgument,
-                   "--config is required; penstock plan --help lists what there is");
+                   "--config is required; penstock plan --help lists the options");
 }
 
 /// What a plan says beyond one setup, or by the arithmetic of others.
 void AddSizing(CLI::App* plan, PlanArguments* arguments) {
   plan->add_option("--choose", arguments->choose,
-                   "speed or memory: what placements and micro-batches there are, the best first")
+                   "speed or memory: compare placements and micro-batches, the best first")
       ->check(CLI::IsMember({"speed", "memory"}));
-  plan->add_option("--as", arguments->as, "deepspeed: what DeepSpeed's estimator would say")
+  plan->add_option("--as", arguments->as, "deepspeed: the results of DeepSpeed's estimator")
       ->check(CLI::IsMember({"deepspeed"}));
   plan->add_option("--topologies", arguments->topologies,
-                   "how so many ranks can share the model; FILE: those of a CSV file")
+                   "ways for the ranks to share the model; FILE: those of a CSV file")
       ->expected(0, 1);
   plan->add_option("--global-batch", arguments->global_batch,
-                   "samples of a step, for --topologies, and --tokens without --config")
+                   "samples of a step, for --topologies, or --tokens without --config")
       ->check(WholeCheck({.low = 1}));
   plan->add_option("--tokens", arguments->tokens,
-                   "of the whole training, like 300e9: days and GPU hours")
+                   "tokens of the whole training, like 300e9: days and GPU hours")
       ->check(NameCheck());
   plan->add_option("--drive-rating", arguments->drive_rating,
-                   "600TBW, or 3DWPD,1.92TB,5y, of each drive: in how many days it is reached")
+                   "rating of each drive, 600TBW or 3DWPD,1.92TB,5y: days until it is reached")
       ->check(NameCheck());
   plan->add_option("--tensor-parallel", arguments->tensor_parallel,
-                   "1,2,4: bytes of a layer on one of so many GPUs")
+                   "1,2,4: bytes of a layer on each of this many GPUs")
       ->check(NameCheck());
 }
 
@@ -151,7 +153,7 @@ Status SetTopologies(const PlanArguments& arguments, PlanCommand& options) {
 CLI::App* AddPlan(CLI::App& app, PlanArguments* arguments) {
   PlanCommand& options = arguments->options;
   CLI::App* plan = app.add_subcommand(
-      "plan", "Say what a training will take, and how long its steps will be, without running it");
+      "plan", "Predict the memory and step time of a training without running it");
   plan->add_option("--model", options.model,
                    "config.json, a folder that holds one, or a shape such as "
                    "gpt2:h=12288,l=96,v=50257,s=2048")

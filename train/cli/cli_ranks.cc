@@ -16,7 +16,7 @@ uint32_t CountOr1(const std::string& text) {
 void AddRanks(CLI::App& command, RankArguments* arguments) {
   command.add_option("--ranks", arguments->ranks, "ranks of the training (default: 1)")
       ->check(WholeCheck({.low = 1, .high = kMostRanks}));
-  command.add_option("--nodes", arguments->nodes, "nodes that they run on (default: 1)")
+  command.add_option("--nodes", arguments->nodes, "nodes of the ranks (default: 1)")
       ->check(WholeCheck({.low = 1, .high = kMostRanks}));
 }
 
@@ -25,7 +25,7 @@ Result<RankCounts> MakeRanks(const RankArguments& arguments) {
                              .nodes = CountOr1(arguments.nodes)};
   if (counts.ranks % counts.nodes == 0) return counts;
   return MakeError(ErrorCode::kInvalidArgument,
-                   "--nodes {} does not divide --ranks {}: every node has as many ranks",
+                   "--nodes {} does not divide --ranks {}: all nodes must have equally many ranks",
                    counts.nodes, counts.ranks);
 }
 

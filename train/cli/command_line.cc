@@ -123,7 +123,7 @@ Result<std::optional<PrintText>> ReadArguments(CLI::App& app,
     // An unknown option comes before what is missing, which may be what was meant by it.
     const std::string unknown = UnknownOption(app);
     const auto commands = app.get_subcommands();
-    return MakeError(ErrorCode::kInvalidArgument, "{}; penstock {}--help lists what there is",
+    return MakeError(ErrorCode::kInvalidArgument, "{}; penstock {}--help lists the options",
                      unknown.empty() ? MessageLine(error.what()) : "unknown option " + unknown,
                      commands.empty() ? "" : commands.front()->get_name() + " ");
   }

@@ -41,14 +41,14 @@ ToolCommand MakeExport(const ExportArguments& arguments) {
 
 CLI::App* AddInspect(CLI::App& app, InspectCommand* options) {
   CLI::App* command =
-      app.add_subcommand("inspect", "Say what is committed, and verify every checksum");
+      app.add_subcommand("inspect", "Show what is committed, and verify every checksum");
   command->add_option("RUN", options->run, "folder of the run")->required()->check(NameCheck());
   return command;
 }
 
 CLI::App* AddNumerics(CLI::App& app, NumericsCommand* options) {
   CLI::App* command =
-      app.add_subcommand("numerics", "Show what a run found in its own numbers, and what to do");
+      app.add_subcommand("numerics", "Show numerical problems of a run, and what to do");
   command->add_option("RUN", options->run, "folder of the run")->required()->check(NameCheck());
   command
       ->add_option("--plot", options->plot,
@@ -69,8 +69,7 @@ CLI::App* AddTune(CLI::App& app, TuneArguments* arguments) {
   command->add_option("--nvme-path", options.nvme_path, "folder on the drive to measure")
       ->required()
       ->check(NameCheck());
-  command
-      ->add_option("--size", arguments->size, "of the file to measure with (4GiB; --quick: 1GiB)")
+  command->add_option("--size", arguments->size, "size of the test file (4GiB; --quick: 1GiB)")
       ->check(SizeCheck());
   command->add_option("--out", options.out, "write the config fragment; must not exist")
       ->check(NameCheck());
@@ -88,7 +87,7 @@ ToolCommand MakeTune(const TuneArguments& arguments) {
 
 CLI::App* AddCompare(CLI::App& app, CompareCommand* options) {
   CLI::App* command = app.add_subcommand(
-      "compare", "Say where two models differ, tensor by tensor; exit code 1 if they do");
+      "compare", "List the differences of two models by tensor; exit code 1 if there are any");
   const char* kinds = "folder of a run, folder with safetensors, or safetensors file";
   command->add_option("A", options->a, kinds)->required()->check(NameCheck());
   command->add_option("B", options->b, kinds)->required()->check(NameCheck());
@@ -98,14 +97,16 @@ CLI::App* AddCompare(CLI::App& app, CompareCommand* options) {
 CLI::App* AddClean(CLI::App& app, CleanCommand* options) {
   CLI::App* command = app.add_subcommand("clean", "Remove a run and its state");
   command->add_option("RUN", options->run, "folder of the run")->required()->check(NameCheck());
-  command->add_flag("--yes", options->yes, "remove; without it, only say what would be removed");
+  command->add_flag("--yes", options->yes, "remove; without it, only list what would be removed");
   return command;
 }
 
 CLI::App* AddSnapshot(CLI::App& app, SnapshotCommand* options) {
   CLI::App* command = app.add_subcommand("snapshot", "Keep the last commit under a name");
   command->add_option("RUN", options->run, "folder of the run")->required()->check(NameCheck());
-  command->add_option("NAME", options->name, "of the snapshot")->required()->check(NameCheck());
+  command->add_option("NAME", options->name, "name of the snapshot")
+      ->required()
+      ->check(NameCheck());
   return command;
 }
 

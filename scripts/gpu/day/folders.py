@@ -1,4 +1,4 @@
-"""Where a day's files go: a folder to work in, and one on a drive that has O_DIRECT.
+"""The folders of a day: one to work in, and one on a drive that has O_DIRECT.
 
 As a program: prints the folder of the arguments that has O_DIRECT; exit code 1 if none has.
 """

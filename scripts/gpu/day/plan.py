@@ -1,8 +1,9 @@
 """The parts of a day, by priority: what each runs, and how long it may take.
 
-A part's command is run without a shell. "{scratch}" in it is a folder of the part's own, "{drive}"
-one on a drive with O_DIRECT (the same as {scratch} where there is none), "{seconds}" its limit less
-five, in which it says what it found. The exit code LEFT_OUT says that the machine lacks something, which a line "missing: WHAT" names.
+A part's command is run without a shell. "{scratch}" in it is the part's own folder, "{drive}" one
+on a drive with O_DIRECT (or {scratch} if there is none), "{seconds}" its limit less five, in which
+it reports its results. The exit code LEFT_OUT means that the machine lacks something, which a line
+"missing: WHAT" names.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a day has found, in files that are whole at every moment.
+"""The results of a day, in files that are complete at all times.
 
 In the folder OUT: summary.txt (for people), results.jsonl (every "RESULT {json}" line that parts
 printed, with the part's name), logs.tar.gz (every part's log). Files that were there before move to

@@ -1,7 +1,7 @@
-"""Runs the parts of a day, group after group, and sees to it that they end.
+"""Runs the parts of a day, group after group, and makes sure that they end.
 
-One thread. A part is a session of its own (setsid), and what it starts carries variables in its
-environment, by which processes that forked away from it are found and ended with it:
+One thread. A part is a new session (setsid), and its processes have variables in their environment,
+by which processes that forked away from it are found and ended with it:
 PENSTOCK_DAY_WORK (the folder of the day), PENSTOCK_DAY_PART (its name) and PENSTOCK_DAY_RUNNER (the
 runner's process). A second process, the guard, ends them all if the runner is killed.
 """
@@ -90,12 +90,12 @@ class _Guard:
             os.close(watched)
             return
         try:
-            os.setsid()  # who kills this program's group or session spares the guard
+            os.setsid()  # so that killing this program's group or session spares the guard
             for file in (1, 2):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), file)
             os.dup2(watched, 0)
             os.closerange(3, 256)
-            os.read(0, 1)  # returns when nobody holds the other end
+            os.read(0, 1)  # returns when the other end is closed
             end_processes(*variables)
         finally:
             os._exit(0)

@@ -2,11 +2,11 @@
 
 bits.py DEVICE DTYPE...     DEVICE: cuda or cpu; DTYPE: bfloat16 or float32
 
-The yardstick is the same module on the device: after each backward its gradients go to the CPU,
-where penstock.reference updates a twin, whose weights are copied back. Level 1 and 2 then train the
-same module from the same batches. torch's deterministic algorithms are on, and two runs of the
-yardstick are compared first: if these differ, torch does, and nothing can be said. The first cell
-that differs does not end the others.
+The reference run has the same module on the device: after each backward its gradients are copied to
+the CPU, where penstock.reference updates a twin, whose weights are copied back. Levels 1 and 2 then
+train the same module on the same batches. torch's deterministic algorithms are on, and two
+reference runs are compared first: if these differ, torch is not deterministic, and no cell can be
+compared. A cell that differs does not end the others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who trains a GPT-2 from torch: torch itself, both levels of penstock, and DeepSpeed.
+"""The contenders that train a GPT-2 from torch: torch, both levels of penstock, and DeepSpeed.
 
 A contender is a function that takes a Job and returns a `Training`.
 """

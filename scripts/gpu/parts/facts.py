@@ -1,4 +1,4 @@
-"""Which machine is this: prints what tells one machine, driver and image from another."""
+"""Prints facts that identify the machine, the driver and the image."""
 
 from __future__ import annotations
 

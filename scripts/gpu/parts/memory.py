@@ -2,7 +2,7 @@
 
 memory.py ELEMENTS THREADS...
 
-The copy says what memory gives; an update reads and writes 26 bytes an element (master, moments and
+The copy measures the bandwidth; an update reads and writes 26 bytes an element (master, moments and
 gradient in bf16 with a split master), so 26 N over the copy's rate is its floor.
 """
 

@@ -1,4 +1,4 @@
-"""Does NCCL work with one rank?  Runs comm_cuda_test where there is an NCCL."""
+"""Does NCCL work with one rank?  Runs comm_cuda_test if NCCL is installed."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _SMALL = "4GiB"
 def profile(options: list[str], command: list[str], log: pathlib.Path, seconds: float) -> str:
     """Runs a command under ncu; returns what was wrong ("": nothing)."""
     words = ["ncu", "--clock-control", "none", *options, "--csv", "--log-file", str(log), *command]
-    # A session of its own: ncu is a script that starts others, and they would go on beside the next one.
+    # In a new session: ncu is a script that starts other processes, which would outlive it.
     with subprocess.Popen(
         words,
         stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""Loads torch and penstock in the order that works wherever the kit is."""
+"""Loads torch and penstock in the order that works in every location of the kit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all parts share: how they say what they found, and what the machine lacks."""
+"""Shared by all parts: reports results, and what the machine lacks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Five steps of a tiny model with everything on the device, on the host, and on a drive with each
-I/O engine: the losses have to be equal, to the bit."""
+I/O engine: the losses must be bit for bit equal."""
 
 from __future__ import annotations
 

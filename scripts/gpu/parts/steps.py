@@ -3,7 +3,7 @@
 steps.py CONTENDER:KEY=VALUE,... ...     contenders: torch, level1, level2, deepspeed; keys: Job's
 
 torch and transformers are imported once, and each contender is a fork (before CUDA is touched); it
-has `seconds`, and says what it found as it goes. A crash or a hang loses that contender alone.
+has `seconds`, and prints results as they come. A crash or a hang loses only that contender.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Steps of `penstock train` on a GPT-2, and what they take.
+"""Steps of `penstock train` on a GPT-2, with their times and memory.
 
 train_steps.py NAME KEY=VALUE...     keys: those of training.Job
 """

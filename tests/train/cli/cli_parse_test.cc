@@ -58,13 +58,12 @@ TEST(CommandLine, AnUnknownOptionIsNamedThoughAnotherIsMissing) {
     return command.ok() ? "none" : command.error().message;
   };
   EXPECT_EQ(refusal({"train", "--modle", "m"}),
-            "unknown option --modle; penstock train --help lists what there is");
-  EXPECT_EQ(refusal({"--vresion"}),
-            "unknown option --vresion; penstock --help lists what there is");
+            "unknown option --modle; penstock train --help lists the options");
+  EXPECT_EQ(refusal({"--vresion"}), "unknown option --vresion; penstock --help lists the options");
   EXPECT_EQ(refusal({"snapshot", "--", "r"}),
-            "NAME is required; penstock snapshot --help lists what there is");
+            "NAME is required; penstock snapshot --help lists the options");
   EXPECT_EQ(refusal({"train", "--model", "m"}),
-            "--config is required; penstock train --help lists what there is");
+            "--config is required; penstock train --help lists the options");
 }
 
 TEST(CommandLine, TrainTakesEveryOption) {
