@@ -28,8 +28,8 @@ bool IsEmpty(const Folder& folder) {
   return names.ok() && names->empty();
 }
 
-/// Whether the folder of a snapshot whose run.json cannot be used is somebody else's all the same:
-/// that file is of another kind, or does not bear this UUID.
+/// Whether the folder of a snapshot whose run.json cannot be used is nevertheless not the run's:
+/// that file is of another kind, or does not have this UUID.
 bool IsForeign(const Folder& folder, const std::string& run_uuid, const Error& error) {
   if (error.code == ErrorCode::kPermission) return true;
   if (error.code != ErrorCode::kCorruption && error.code != ErrorCode::kInvalidArgument) {

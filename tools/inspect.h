@@ -1,5 +1,4 @@
-// `penstock inspect`: shows what a run has committed, and checks that all of it is as it was
-// written.
+// `penstock inspect`: shows what a run has committed, and verifies all of it.
 //
 // Threads: the main thread.
 #pragma once

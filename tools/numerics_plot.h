@@ -1,7 +1,7 @@
-// A run's numbers as a picture: loss, norm of the gradient, loss scale and headroom by layer over
-// the steps, with its reports.
+// A plot of a run's numbers: loss, norm of the gradient, loss scale and headroom by layer over the
+// steps, with its reports.
 //
-// Plain text making. Threads: any.
+// Pure text generation. Threads: any.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// Compares the rows of a replay with those of its run, bit for bit in what is computed: times and
-// bytes are their own.
+// Compares the rows of a replay with those of its run, bit for bit in computed values, without
+// times and bytes.
 //
 // Threads: one at a time.
 #pragma once

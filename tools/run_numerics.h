@@ -1,5 +1,4 @@
-// What a run knows of its numbers, read back: rows, reports, headroom, and how it ended. For
-// `penstock numerics`.
+// Reads the numbers of a run for `penstock numerics`: rows, reports, headroom, and how it ended.
 //
 // Threads: any.
 #pragma once

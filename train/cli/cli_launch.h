@@ -1,4 +1,4 @@
-// The command line of `penstock launch`: options of its own, then "--", then the ranks' command.
+// The command line of `penstock launch`: its own options, then "--", then the ranks' command.
 //
 // Threads: the main thread.
 #pragma once

@@ -1,5 +1,5 @@
-// What `penstock plan` can be asked for, by its options: each question makes use of some others.
-// One that it would not use is refused, so that nobody takes an answer for what it is not.
+// The questions of `penstock plan`, selected by its options: each uses some of the others. Unused
+// options are refused, so that an answer cannot be misunderstood.
 //
 // Threads: the main thread.
 #pragma once
