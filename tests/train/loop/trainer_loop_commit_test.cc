@@ -389,6 +389,15 @@ TEST_F(TrainLoopTest, AFailureOfTheFirstStepKeepsTheRunOnceStepZeroIsCommitted) 
   EXPECT_TRUE(run_.kept);
 }
 
+TEST_F(TrainLoopTest, AFailureIsToldBeforeTheCommitThatWasBegunIsWaitedFor) {
+  model_.fail_from = 1;
+  EXPECT_TRUE(
+      FailsWith(Run(3), ErrorCode::kUnavailable, {"the device is gone; step 0 is committed"}));
+  EXPECT_EQ(run_.commits_at_failure, 0U);
+  EXPECT_THAT(CommittedSteps(), ElementsAre(0));
+  EXPECT_TRUE(run_.kept);
+}
+
 TEST_F(TrainLoopTest, AFailureToCommitStepZeroLeavesNothing) {
   engine_.fail_commit = true;
   EXPECT_TRUE(FailsWith(Run(3), ErrorCode::kOutOfSpace, {"no space"}));

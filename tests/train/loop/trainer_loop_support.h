@@ -139,6 +139,7 @@ class ScriptedModel final : public Model {
                          std::span<const int32_t> out) override {
     inputs.emplace_back(in.begin(), in.end());
     targets.emplace_back(out.begin(), out.end());
+    if (inputs.size() >= fail_from) return MakeError(ErrorCode::kUnavailable, "the device is gone");
     step.ReportLoss(Loss().value());
     return {};
   }
@@ -149,6 +150,7 @@ class ScriptedModel final : public Model {
   }
   size_t nan_from =
       std::numeric_limits<size_t>::max();  ///< step of the first loss that is not finite
+  size_t fail_from = std::numeric_limits<size_t>::max();  ///< step whose forward fails
 };
 
 class FakeDevice final : public device::Device {
@@ -184,6 +186,7 @@ class ScriptedFolder final : public StepObserver {
   size_t gone_after = std::numeric_limits<size_t>::max();  ///< commits
   /// The commit in doubt (-1: none), and the newest one when that was said; one entry a change.
   std::vector<std::pair<int, int>> doubts;
+  std::optional<size_t> commits_at_failure;  ///< how many there were when it was told of one
 
   Status AfterStep(DoneStep& step) override {
     Note(step.doubted_commit);
@@ -199,6 +202,7 @@ class ScriptedFolder final : public StepObserver {
   }
   void Failing(const Error&, const std::optional<uint64_t>& doubted_commit) override {
     Note(doubted_commit);
+    commits_at_failure = engine_.commits.size();
   }
   void AtEnd(const TrainingEnd& end) override {
     Note(end.doubted_commit);
