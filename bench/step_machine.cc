@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "train/loop/trainer_job.h"
+#include "train/plan/setup.h"
 
 namespace penstock::bench {
 

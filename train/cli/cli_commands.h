@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/result.h"
-#include "train/cli/cli_parse.h"
+#include "train/cli/tool_commands.h"
 
 namespace penstock::train {
 

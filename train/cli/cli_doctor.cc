@@ -30,7 +30,7 @@ CLI::App* AddDoctor(CLI::App& app, DoctorArguments* arguments) {
   return command;
 }
 
-Result<Command> MakeDoctor(const DoctorArguments& arguments) {
+Result<ToolCommand> MakeDoctor(const DoctorArguments& arguments) {
   DoctorCommand options = arguments.options;
   PENSTOCK_ASSIGN(const RankCounts counts, MakeRanks(arguments.ranks));
   if (counts.ranks > 1 && options.configs.empty()) {
@@ -39,7 +39,7 @@ Result<Command> MakeDoctor(const DoctorArguments& arguments) {
   }
   options.ranks = counts.ranks;
   options.nodes = counts.nodes;
-  return Command(std::move(options));
+  return ToolCommand(std::move(options));
 }
 
 }  // namespace penstock::train

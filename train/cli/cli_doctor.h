@@ -6,8 +6,8 @@
 #include <CLI/CLI.hpp>
 
 #include "base/result.h"
-#include "train/cli/cli_parse.h"
 #include "train/cli/cli_ranks.h"
+#include "train/cli/tool_commands.h"
 
 namespace penstock::train {
 
@@ -20,6 +20,6 @@ struct DoctorArguments {
 CLI::App* AddDoctor(CLI::App& app, DoctorArguments* arguments);
 
 /// Errors: those of MakeRanks; kInvalidArgument for ranks without a config.
-Result<Command> MakeDoctor(const DoctorArguments& arguments);
+Result<ToolCommand> MakeDoctor(const DoctorArguments& arguments);
 
 }  // namespace penstock::train

@@ -51,7 +51,7 @@ Result<Command> MakeLaunch(const LaunchArguments& arguments, const std::vector<s
                      options.arguments[0]);
   }
   PENSTOCK_ASSIGN(Command command, ParseCommandLine(options.arguments));
-  if (std::holds_alternative<PrintText>(command)) return command;
+  if (std::holds_alternative<ToolCommand>(command)) return command;
   return Command(std::move(options));
 }
 

@@ -172,7 +172,7 @@ CLI::App* AddPlan(CLI::App& app, PlanArguments* arguments) {
   return plan;
 }
 
-Result<Command> MakePlan(const PlanArguments& arguments) {
+Result<ToolCommand> MakePlan(const PlanArguments& arguments) {
   PlanCommand options = arguments.options;
   options.device = arguments.device == "cpu"    ? DeviceChoice::kCpu
                    : arguments.device == "cuda" ? DeviceChoice::kCuda
@@ -208,7 +208,7 @@ Result<Command> MakePlan(const PlanArguments& arguments) {
   if (!arguments.choose.empty()) {
     options.choose = arguments.choose == "speed" ? PlanGoal::kSpeed : PlanGoal::kMemory;
   }
-  return Command(std::move(options));
+  return ToolCommand(std::move(options));
 }
 
 }  // namespace penstock::train

@@ -8,8 +8,8 @@
 
 #include "base/result.h"
 #include "train/cli/cli_auto.h"
-#include "train/cli/cli_parse.h"
 #include "train/cli/cli_ranks.h"
+#include "train/cli/tool_commands.h"
 
 namespace penstock::train {
 
@@ -39,6 +39,6 @@ struct PlanArguments {
 CLI::App* AddPlan(CLI::App& app, PlanArguments* arguments);
 
 /// Errors: kInvalidArgument for speeds that are none; those of CheckPlanOptions.
-Result<Command> MakePlan(const PlanArguments& arguments);
+Result<ToolCommand> MakePlan(const PlanArguments& arguments);
 
 }  // namespace penstock::train

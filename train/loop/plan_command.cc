@@ -12,22 +12,19 @@
 #include "config/to_json.h"
 #include "train/loop/planned_model.h"
 #include "train/loop/planned_sizes.h"
-#include "train/loop/trainer_job.h"
 #include "train/plan/plan_report.h"
 #include "train/plan/run_plan.h"
 
 namespace penstock::train {
 namespace {
 
-TrainOptions OptionsOf(const PlanCommand& command) {
-  TrainOptions options{.model = command.model, .configs = command.configs};
-  if (!command.speed.tune.empty()) options.configs.push_back(command.speed.tune);
-  options.auto_flags = command.auto_flags;
-  options.device = command.device;
-  options.device_memory = command.device_memory;
-  options.host_memory = command.host_memory;
-  options.sequence_length = command.sequence_length;
-  return options;
+ConfigChoice ConfigOf(const PlanCommand& command) {
+  ConfigChoice choice{.files = command.configs,
+                      .auto_flags = command.auto_flags,
+                      .device_memory = command.device_memory,
+                      .host_memory = command.host_memory};
+  if (!command.speed.tune.empty()) choice.files.push_back(command.speed.tune);
+  return choice;
 }
 
 /// A GPU that is planned for need not be here.
@@ -56,16 +53,15 @@ class Planner {
  public:
   static Result<Planner> Create(const PlanCommand& command) {
     Planner planner(command);
-    const TrainOptions options = OptionsOf(command);
     PENSTOCK_ASSIGN(planner.model_, ReadPlannedModel(command.model));
     PENSTOCK_ASSIGN(planner.gpu_, GpuOf(command));
     planner.spec_ = planner.model_.description->Spec();
     Alternative& given = planner.given_;
     given.ranks = command.ranks;
-    PENSTOCK_ASSIGN(given.config, ReadConfig(options, command.ranks));
-    PENSTOCK_ASSIGN(given.sequence,
-                    SequenceLength(options, planner.model_.description->sizes().positions,
-                                   planner.model_.name));
+    PENSTOCK_ASSIGN(given.config, ReadConfig(ConfigOf(command), command.ranks));
+    PENSTOCK_ASSIGN(given.sequence, SequenceLength(command.sequence_length,
+                                                   planner.model_.description->sizes().positions,
+                                                   planner.model_.name));
     const comm::World world = planner.WorldOf(command.ranks);
     ChooseThreads(planner.kind(), {.sharing = world.local_size, .bound = false}, &given.config);
     PENSTOCK_ASSIGN(planner.limits_, LimitsOf(given.config, planner.kind(), planner.gpu_,

@@ -13,8 +13,8 @@
 #include "base/units.h"
 #include "sizing/drive_wear.h"
 #include "train/loop/planned_speed.h"
-#include "train/loop/trainer.h"
 #include "train/plan/choose.h"
+#include "train/plan/setup.h"
 
 namespace penstock::train {
 

@@ -16,7 +16,6 @@
 #include "sizing/topology_table.h"
 #include "sizing/training_time.h"
 #include "train/loop/planned_model.h"
-#include "train/loop/trainer_job.h"
 #include "train/plan/batch_rampup.h"
 #include "train/process/log.h"
 
@@ -49,11 +48,10 @@ Result<SharedSetup> SetupOf(const PlanCommand& command) {
   if (command.speed.device_tflops) cluster.matrix_tflops = *command.speed.device_tflops;
   if (command.speed.link_gbps) cluster.network_gbps = *command.speed.link_gbps;
   if (command.configs.empty()) return setup;
-  TrainOptions options;
-  options.configs = command.configs;
-  options.auto_flags = command.auto_flags;
   // Data-parallel ranks are what the topologies differ in; the batch is what they share.
-  PENSTOCK_ASSIGN(const config::Config config, ReadConfig(options, command.ranks));
+  PENSTOCK_ASSIGN(
+      const config::Config config,
+      ReadConfig({.files = command.configs, .auto_flags = command.auto_flags}, command.ranks));
   if (setup.global_batch == 0) setup.global_batch = config.train_batch_size;
   setup.judge.growth = GrowthOf(config);
   cluster.fp32_accumulation = config.dtype == DType::kBFloat16;

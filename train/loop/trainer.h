@@ -20,14 +20,13 @@
 #include "train/loop/data.h"
 #include "train/loop/metrics_summary.h"
 #include "train/models/registry.h"
+#include "train/plan/setup.h"
 
 namespace penstock::zero {
 struct EngineOptions;
 }  // namespace penstock::zero
 
 namespace penstock::train {
-
-enum class DeviceChoice { kAuto, kCpu, kCuda };
 
 /// A run that is made to compute steps of another one again (train/loop/replay.h). It begins with a
 /// commit of that run, keeps its own state, and ends before its last step.

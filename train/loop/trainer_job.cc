@@ -4,19 +4,14 @@
 
 #include <algorithm>
 #include <optional>
-#include <thread>
 #include <utility>
 
-#include "base/cpu_quota.h"
 #include "base/files.h"
 #include "base/strict_json.h"
-#include "base/topology.h"
-#include "run/config_files.h"
 #include "train/loop/planned_speed.h"
 #include "train/process/log.h"
 #include "train/weights/weights.h"
 #include "zero/lr_schedule.h"
-#include "zero/thread_plan.h"
 
 namespace penstock::train {
 namespace {
@@ -103,46 +98,13 @@ StartingWeights CommittedWeights(const TrainOptions& options, const zero::TrainS
 
 Result<config::Config> ReadConfig(const TrainOptions& options, uint32_t ranks,
                                   const ResumePoint* from) {
-  PENSTOCK_ASSIGN(std::vector<config::ConfigSource> sources, ReadConfigFiles(options.configs));
-  for (const std::string& text : ConfigTexts(options.changes)) {
-    sources.push_back({"--change", text});
-  }
-  PENSTOCK_ASSIGN(config::Config config,
-                  config::ParseConfig(sources, ranks,
-                                      {.flags = options.auto_flags,
-                                       .resumed = from == nullptr ? "" : from->identity}));
-  if (options.device_memory.has_value()) config.device_memory = options.device_memory;
-  if (options.host_memory.has_value()) config.host_memory = options.host_memory;
-  return config;
-}
-
-Result<uint64_t> SequenceLength(const TrainOptions& options, uint64_t context,
-                                const std::string& model) {
-  const uint64_t sequence = options.sequence_length.value_or(context);
-  if (sequence == 0 || sequence > context) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "--sequence-length {}: the context of {} has {} positions; give 1 to {}",
-                     sequence, model, context, context);
-  }
-  return sequence;
-}
-
-BatchShape ShapeOf(const config::Config& config, uint64_t sequence, uint32_t ranks) {
-  return {.micro_batch = config.micro_batch_size,
-          .micro_batches = config.gradient_accumulation_steps,
-          .sequence = sequence,
-          .ranks = ranks,
-          .checkpoint_home = config.activation_home};
-}
-
-Result<std::optional<Bytes>> FindGpu(DeviceChoice choice) {
-  if (choice == DeviceChoice::kCpu) return std::optional<Bytes>();
-  const Result<Bytes> free = device::FreeCudaMemory();
-  if (free.ok()) return std::optional(*free);
-  if (choice == DeviceChoice::kCuda) {
-    return Error{free.error().code, "--device cuda: " + free.error().message};
-  }
-  return std::optional<Bytes>();
+  return ReadConfig(ConfigChoice{.files = options.configs,
+                                 .changes = ConfigTexts(options.changes),
+                                 .auto_flags = options.auto_flags,
+                                 .resumed = from == nullptr ? "" : from->identity,
+                                 .device_memory = options.device_memory,
+                                 .host_memory = options.host_memory},
+                    ranks);
 }
 
 Result<TrainJob> PrepareJob(const TrainOptions& options, const ResumePoint* from,
@@ -162,7 +124,8 @@ Result<TrainJob> PrepareJob(const TrainOptions& options, const ResumePoint* from
   const device::Kind kind = gpu.has_value() ? device::Kind::kCuda : device::Kind::kCpu;
   ChooseThreads(kind, place.share, &config);
   PENSTOCK_ASSIGN(const uint64_t sequence,
-                  SequenceLength(options, model.description->sizes().positions, model.config_path));
+                  SequenceLength(options.sequence_length, model.description->sizes().positions,
+                                 model.config_path));
   PENSTOCK_ASSIGN(OpenedData data, OpenData(options, model, sequence));
   const BatchShape shape = ShapeOf(config, sequence, world.size);
   uint64_t last_step = options.steps.value_or(0);
@@ -230,24 +193,6 @@ Result<uint64_t> EpochSteps(uint64_t rows, const BatchRampup& rampup) {
         rows, first);
   }
   return rampup.StepsWithin(rows);
-}
-
-void ChooseThreads(device::Kind kind, const NodeShare& share, config::Config* config) {
-  Result<Topology> machine = ReadTopology();
-  // A machine that cannot be looked at has a core for each CPU.
-  const unsigned cpus = std::max(std::thread::hardware_concurrency(), 1U);
-  if (!machine.ok()) machine = Topology{.cores = std::vector<Core>(cpus), .cpu_quota = CpuQuota()};
-  if (machine->cpu_quota) *machine->cpu_quota /= share.sharing;
-  const bool open = config->compute_threads == 0;
-  if (share.bound) {
-    zero::ChooseThreads(*machine, kind, config);
-  } else {
-    machine->cores = PartOf(machine->cores, 0, share.sharing);
-    zero::AssumeThreads(*machine, kind, config);
-  }
-  if (open && share.most_compute_threads) {
-    config->compute_threads = std::min(config->compute_threads, *share.most_compute_threads);
-  }
 }
 
 }  // namespace penstock::train

@@ -18,7 +18,7 @@
 #include "train/plan/batch_rampup.h"
 #include "train/plan/budget.h"
 #include "train/plan/machine_speed.h"
-#include "train/plan/node_share.h"
+#include "train/plan/setup.h"
 #include "train/weights/model_config.h"
 #include "zero/model.h"
 #include "zero/partitioner.h"
@@ -70,17 +70,10 @@ Result<TrainJob> PrepareJob(const TrainOptions& options, const ResumePoint* from
                             ModelFamilies families = AllModelFamilies(),
                             const RankPlace& place = {});
 
-// The parts of it that a plan needs as well.
 /// Reads the config, with what the command line overrides; `from` as of PrepareJob. Errors: of the
 /// files; of ParseConfig.
 Result<config::Config> ReadConfig(const TrainOptions& options, uint32_t ranks,
                                   const ResumePoint* from = nullptr);
-/// Returns the tokens of a row. `context`: the most that the model takes; `model` names it.
-Result<uint64_t> SequenceLength(const TrainOptions& options, uint64_t context,
-                                const std::string& model);
-/// Returns the free memory of the GPU, if that is to be the device; nothing for the CPU.
-Result<std::optional<Bytes>> FindGpu(DeviceChoice choice);
-BatchShape ShapeOf(const config::Config& config, uint64_t sequence, uint32_t ranks);
 
 /// Whether what a run writes about itself, which is JSON and so UTF-8, can hold the absolute path
 /// of what `option` names. Errors: kInvalidArgument; of AbsolutePath.
@@ -88,9 +81,5 @@ Status CheckPath(const std::string& path, const char* option);
 
 /// Returns the whole steps of one epoch. Errors: kInvalidArgument if there is none.
 Result<uint64_t> EpochSteps(uint64_t rows, const BatchRampup& rampup);
-
-/// Fills in thread counts that the config leaves to the program, for this machine
-/// (zero/thread_plan.h) and what a rank has of it.
-void ChooseThreads(device::Kind kind, const NodeShare& share, config::Config* config);
 
 }  // namespace penstock::train

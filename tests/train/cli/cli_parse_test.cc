@@ -31,6 +31,11 @@ TrainOptions ParsedTrain(const std::vector<std::string>& more = {}) {
   return std::get<TrainOptions>(*command);
 }
 
+template <typename Of>
+const Of& Tool(const Command& command) {
+  return std::get<Of>(std::get<ToolCommand>(command));
+}
+
 TEST(CommandLine, TrainHasTheContractsDefaults) {
   const TrainOptions options = ParsedTrain();
   EXPECT_EQ(options.model, "m");
@@ -102,24 +107,24 @@ TEST(CommandLine, ExportTakesADtype) {
   const Result<Command> command =
       ParseCommandLine({"export", "run", "--to", "x", "--dtype", "bf16"});
   ASSERT_TRUE(command.ok()) << command.error().message;
-  const auto& options = std::get<ExportCommand>(*command);
+  const auto& options = Tool<ExportCommand>(*command);
   EXPECT_EQ(options.run, "run");
   EXPECT_EQ(options.to, "x");
   EXPECT_EQ(options.dtype, DType::kBFloat16);
-  EXPECT_EQ(std::get<ExportCommand>(*ParseCommandLine({"export", "run", "--to", "x"})).dtype,
+  EXPECT_EQ(Tool<ExportCommand>(*ParseCommandLine({"export", "run", "--to", "x"})).dtype,
             DType::kFloat32);
 }
 
 TEST(CommandLine, InspectTakesARun) {
   const Result<Command> command = ParseCommandLine({"inspect", "run"});
   ASSERT_TRUE(command.ok()) << command.error().message;
-  EXPECT_EQ(std::get<InspectCommand>(*command).run, "run");
+  EXPECT_EQ(Tool<InspectCommand>(*command).run, "run");
 }
 
 TEST(CommandLine, TuneTakesEveryOptionAndNeedsOnlyThePath) {
   const Result<Command> least = ParseCommandLine({"tune", "--nvme-path", "p"});
   ASSERT_TRUE(least.ok()) << least.error().message;
-  const auto& defaults = std::get<TuneCommand>(*least);
+  const auto& defaults = Tool<TuneCommand>(*least);
   EXPECT_EQ(defaults.nvme_path, "p");
   EXPECT_FALSE(defaults.size.has_value());
   EXPECT_EQ(defaults.out, "");
@@ -128,7 +133,7 @@ TEST(CommandLine, TuneTakesEveryOptionAndNeedsOnlyThePath) {
   const Result<Command> all = ParseCommandLine(
       {"tune", "--nvme-path", "p", "--size", "64MiB", "--out", "f", "--plot", "s", "--quick"});
   ASSERT_TRUE(all.ok()) << all.error().message;
-  const auto& options = std::get<TuneCommand>(*all);
+  const auto& options = Tool<TuneCommand>(*all);
   EXPECT_EQ(options.size, 64_MiB);
   EXPECT_EQ(options.out, "f");
   EXPECT_EQ(options.plot, "s");
@@ -141,8 +146,8 @@ TEST(CommandLine, AnOptionThatMayComeSeveralTimesTakesOneWordEachTime) {
         std::vector<std::string>{"doctor", "run", "--config", "a"}}) {
     const Result<Command> command = ParseCommandLine(words);
     ASSERT_TRUE(command.ok()) << command.error().message;
-    EXPECT_THAT(std::get<DoctorCommand>(*command).configs, ElementsAre("a"));
-    EXPECT_EQ(std::get<DoctorCommand>(*command).run, "run");
+    EXPECT_THAT(Tool<DoctorCommand>(*command).configs, ElementsAre("a"));
+    EXPECT_EQ(Tool<DoctorCommand>(*command).run, "run");
   }
   for (const std::string option : {"--config", "--change", "--skip-steps"}) {
     EXPECT_FALSE(ParseCommandLine(Train({option, "1:2", "1:2"})).ok()) << option;
@@ -152,11 +157,11 @@ TEST(CommandLine, AnOptionThatMayComeSeveralTimesTakesOneWordEachTime) {
 TEST(CommandLine, DoctorNamesWhatToLookAtAndNeedsNothing) {
   const Result<Command> least = ParseCommandLine({"doctor"});
   ASSERT_TRUE(least.ok()) << least.error().message;
-  EXPECT_TRUE(std::get<DoctorCommand>(*least).run.empty());
+  EXPECT_TRUE(Tool<DoctorCommand>(*least).run.empty());
   const Result<Command> all = ParseCommandLine(
       {"doctor", "--config", "a", "--config", "b", "--nvme-path", "p", "--bug-report", "f", "run"});
   ASSERT_TRUE(all.ok()) << all.error().message;
-  const auto& options = std::get<DoctorCommand>(*all);
+  const auto& options = Tool<DoctorCommand>(*all);
   EXPECT_THAT(options.configs, ElementsAre("a", "b"));
   EXPECT_EQ(options.nvme_path, "p");
   EXPECT_EQ(options.bug_report, "f");
@@ -188,7 +193,7 @@ TEST(CommandLine, HelpOfALaunchIsThatOfTheCommandThatAsksForIt) {
   const auto help = [](const std::vector<std::string>& line) {
     const Result<Command> command = ParseCommandLine(line);
     EXPECT_TRUE(command.ok()) << command.error().message;
-    return std::get<PrintText>(*command).text;
+    return Tool<PrintText>(*command).text;
   };
   EXPECT_THAT(help({"launch", "--help"}), HasSubstr("penstock launch --ranks 4 -- train"));
   EXPECT_THAT(help({"launch", "--ranks", "2", "--", "train", "--help"}),
@@ -198,28 +203,28 @@ TEST(CommandLine, HelpOfALaunchIsThatOfTheCommandThatAsksForIt) {
 TEST(CommandLine, CompareTakesTwoModels) {
   const Result<Command> command = ParseCommandLine({"compare", "x", "y"});
   ASSERT_TRUE(command.ok()) << command.error().message;
-  EXPECT_EQ(std::get<CompareCommand>(*command).a, "x");
-  EXPECT_EQ(std::get<CompareCommand>(*command).b, "y");
+  EXPECT_EQ(Tool<CompareCommand>(*command).a, "x");
+  EXPECT_EQ(Tool<CompareCommand>(*command).b, "y");
 }
 
 TEST(CommandLine, CleanRemovesOnlyWithYes) {
   const Result<Command> command = ParseCommandLine({"clean", "run"});
   ASSERT_TRUE(command.ok()) << command.error().message;
-  EXPECT_EQ(std::get<CleanCommand>(*command).run, "run");
-  EXPECT_FALSE(std::get<CleanCommand>(*command).yes);
-  EXPECT_TRUE(std::get<CleanCommand>(*ParseCommandLine({"clean", "run", "--yes"})).yes);
+  EXPECT_EQ(Tool<CleanCommand>(*command).run, "run");
+  EXPECT_FALSE(Tool<CleanCommand>(*command).yes);
+  EXPECT_TRUE(Tool<CleanCommand>(*ParseCommandLine({"clean", "run", "--yes"})).yes);
 }
 
 TEST(CommandLine, HelpAndVersionAreTexts) {
   const Result<Command> help = ParseCommandLine({"--help"});
   ASSERT_TRUE(help.ok());
-  EXPECT_THAT(std::get<PrintText>(*help).text, HasSubstr("inspect"));
+  EXPECT_THAT(Tool<PrintText>(*help).text, HasSubstr("inspect"));
   const Result<Command> train_help = ParseCommandLine({"train", "--help"});
   ASSERT_TRUE(train_help.ok());
-  EXPECT_THAT(std::get<PrintText>(*train_help).text, HasSubstr("--sequence-length"));
+  EXPECT_THAT(Tool<PrintText>(*train_help).text, HasSubstr("--sequence-length"));
   const Result<Command> version = ParseCommandLine({"--version"});
   ASSERT_TRUE(version.ok());
-  EXPECT_THAT(std::get<PrintText>(*version).text, HasSubstr("penstock "));
+  EXPECT_THAT(Tool<PrintText>(*version).text, HasSubstr("penstock "));
 }
 
 struct BadLine {

@@ -1,0 +1,160 @@
+#include "train/cli/command_line.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include "base/message_text.h"
+#include "tools/inspect.h"
+#include "tools/snapshot_commands.h"
+#include "train/cli/cli_commands.h"
+#include "train/process/log.h"
+
+namespace penstock::train {
+namespace {
+
+std::vector<std::string> CommandsOf(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(command->get_name());
+  }
+  return names;
+}
+
+Error UnknownCommand(const std::string& name, const std::vector<std::string>& names) {
+  return MakeError(ErrorCode::kInvalidArgument, "unknown command {}; there are {} and {}", name,
+                   fmt::join(names.begin(), names.end() - 1, ", "), names.back());
+}
+
+/// The first option that the command does not have, or nothing.
+std::string UnknownOption(const CLI::App& app) {
+  for (const std::string& word : app.remaining(true)) {
+    if (word == "--") break;
+    if (word.starts_with('-') && word.size() > 1) return word;
+  }
+  return "";
+}
+
+int ExecuteTool(const ExportCommand& options) { return PrintOrReport(RunExport(options)); }
+
+int ExecuteTool(const InspectCommand& options) {
+  const Result<InspectOutcome> outcome = RunInspect(options.run);
+  if (!outcome.ok()) return ReportError(outcome.error());
+  const int printed = Print(outcome->text);
+  return outcome->intact.ok() ? printed : ReportError(outcome->intact.error());
+}
+
+int ExecuteTool(const NumericsCommand& options) {
+  return PrintOrReport(RunNumericsCommand(options));
+}
+
+int ExecuteTool(const TuneCommand& options) {
+  const Result<TuneReport> report = RunTune(options);
+  if (!report.ok() && report.error().code == ErrorCode::kCancelled) {
+    LogNotice("interrupted: nothing is left on the drive, and no file was written");
+    return ExitCode(ErrorCode::kCancelled);
+  }
+  if (!report.ok()) return ReportError(report.error());
+  // Prints the results first, so that they are not lost if a file cannot be written.
+  const int printed = Print(OutputText(options, *report));
+  const Status written = WriteTuneFiles(options, *report);
+  return written.ok() ? printed : ReportError(written.error());
+}
+
+int ExecuteTool(const CleanCommand& options) { return PrintOrReport(RunClean(options)); }
+
+int ExecuteTool(const CompareCommand& options) {
+  const Result<CompareOutcome> outcome = RunCompare(options);
+  if (!outcome.ok()) return ReportError(outcome.error());
+  const int printed = Print(outcome->text);
+  return printed == 0 && !outcome->equal ? kDifferent : printed;
+}
+
+int ExecuteTool(const SnapshotCommand& options) {
+  return PrintOrReport(RunSnapshot(options.run, options.name));
+}
+
+int ExecuteTool(const SnapshotsCommand& options) {
+  return PrintOrReport(RunSnapshots(options.run));
+}
+
+int ExecuteTool(const PlanCommand& options) { return PrintOrReport(MakePlanReport(options)); }
+
+int ExecuteTool(const DoctorCommand& options) {
+  const Result<DoctorOutcome> outcome = RunDoctor(options);
+  if (!outcome.ok() && outcome.error().code == ErrorCode::kCancelled) {
+    LogNotice("interrupted: nothing is left on the drive, and no file was written");
+    return ExitCode(ErrorCode::kCancelled);
+  }
+  if (!outcome.ok()) return ReportError(outcome.error());
+  const int printed = Print(outcome->text);
+  return printed == 0 && outcome->failed ? kDifferent : printed;
+}
+
+int ExecuteTool(const PrintText& text) { return Print(text.text); }
+
+}  // namespace
+
+void Begin(CLI::App& app) {
+  app.set_version_flag("--version", "penstock " PENSTOCK_VERSION);
+  app.require_subcommand(1);
+}
+
+Result<std::optional<PrintText>> ReadArguments(CLI::App& app,
+                                               const std::vector<std::string>& arguments) {
+  const std::vector<std::string> names = CommandsOf(app);
+  if (!arguments.empty() && !arguments[0].starts_with('-') &&
+      std::ranges::find(names, arguments[0]) == names.end()) {
+    return UnknownCommand(arguments[0], names);
+  }
+  try {
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+    app.parse(reversed);
+    return std::optional<PrintText>();
+  } catch (const CLI::CallForHelp&) {
+    return std::optional(PrintText{app.help()});
+  } catch (const CLI::CallForVersion& version) {
+    return std::optional(PrintText{std::string(version.what()) + "\n"});
+  } catch (const CLI::ParseError& error) {
+    // An unknown option comes before what is missing, which may be what was meant by it.
+    const std::string unknown = UnknownOption(app);
+    const auto commands = app.get_subcommands();
+    return MakeError(ErrorCode::kInvalidArgument, "{}; penstock {}--help lists what there is",
+                     unknown.empty() ? MessageLine(error.what()) : "unknown option " + unknown,
+                     commands.empty() ? "" : commands.front()->get_name() + " ");
+  }
+}
+
+int Print(const std::string& text) {
+  // Names of tensors and paths, which anybody may have made, stand in it.
+  const bool written = std::fputs(Printable(text).c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
+  return written ? 0 : ReportError(MakeError(ErrorCode::kIo, "writing to stdout failed"));
+}
+
+int PrintOrReport(const Result<std::string>& text) {
+  return text.ok() ? Print(*text) : ReportError(text.error());
+}
+
+int Execute(const ToolCommand& command) {
+  return std::visit([](const auto& options) { return ExecuteTool(options); }, command);
+}
+
+int RunProgram(const std::function<int()>& program) noexcept {
+  try {
+    StartLogging();
+    return program();
+  } catch (const std::bad_alloc&) {
+    return ReportError(MakeError(ErrorCode::kOutOfMemory,
+                                 "the machine has no memory left; lower --device-memory or "
+                                 "--host-memory"));
+  } catch (const std::exception& error) {
+    return ReportError(
+        MakeError(ErrorCode::kIo, "unexpected failure in a library: {}", error.what()));
+  }
+}
+
+}  // namespace penstock::train
