@@ -1,11 +1,11 @@
-#include "train/cli/tool_parser.h"
+#include "tools/cli/tool_parser.h"
 
 #include <string>
 #include <utility>
 
-#include "train/cli/cli_checks.h"
-#include "train/cli/cli_doctor.h"
-#include "train/cli/cli_plan.h"
+#include "tools/cli/cli_checks.h"
+#include "tools/cli/cli_doctor.h"
+#include "tools/cli/cli_plan.h"
 
 namespace penstock::train {
 
