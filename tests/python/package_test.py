@@ -98,14 +98,15 @@ class Wheel(unittest.TestCase):
     def test_its_libraries_need_each_other_and_what_every_linux_has(self) -> None:
         self.unpack(self.root)
         lib = self.root / "penstock/lib"
-        needed = subprocess.run(
-            ["ldd", lib / "libpenstock.so"], check=True, capture_output=True, text=True
-        ).stdout.split("\n\t")
-        for line in map(str.strip, needed):
-            self.assertNotRegex(line, NEVER)
-            if not SYSTEM.match(line):
-                self.assertIn(f"=> {lib}/", line)
-        self.assertGreater(len(needed), 5)
+        for name in ("libpenstock.so", "penstock"):
+            needed = subprocess.run(
+                ["ldd", lib / name], check=True, capture_output=True, text=True
+            ).stdout.split("\n\t")
+            for line in map(str.strip, needed):
+                self.assertNotRegex(line, NEVER)
+                if not SYSTEM.match(line):
+                    self.assertIn(f"=> {lib}/", line)
+            self.assertGreater(len(needed), 5)
 
     def test_its_name_says_from_which_c_library_on_it_runs(self) -> None:
         self.unpack(self.root)

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "tools/cli/command_line.h"
 #include "train/cli/cli_parse.h"
-#include "train/cli/command_line.h"
 #include "train/process/log.h"
 
 namespace penstock::train {

@@ -3,7 +3,7 @@
 #include <utility>
 #include <variant>
 
-#include "train/cli/cli_checks.h"
+#include "tools/cli/cli_checks.h"
 #include "train/launch/hostfile.h"
 
 namespace penstock::train {

@@ -6,11 +6,11 @@
 
 #include "base/units.h"
 #include "run/run_changes.h"
-#include "train/cli/cli_auto.h"
-#include "train/cli/cli_checks.h"
+#include "tools/cli/cli_auto.h"
+#include "tools/cli/cli_checks.h"
+#include "tools/cli/command_line.h"
+#include "tools/cli/tool_parser.h"
 #include "train/cli/cli_launch.h"
-#include "train/cli/command_line.h"
-#include "train/cli/tool_parser.h"
 #include "train/process/log.h"
 
 namespace penstock::train {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "train/cli/tool_commands.h"
+#include "tools/cli/tool_commands.h"
 #include "train/launch/launch.h"
 #include "train/loop/replay.h"
 #include "train/loop/trainer.h"

@@ -8,7 +8,7 @@
 
 #include "base/files.h"
 #include "base/strict_json.h"
-#include "train/loop/planned_speed.h"
+#include "train/plan/planned_speed.h"
 #include "train/process/log.h"
 #include "train/weights/weights.h"
 #include "zero/lr_schedule.h"

@@ -8,7 +8,7 @@
 
 #include "base/dtype.h"
 #include "train/doctor/doctor.h"
-#include "train/loop/plan_command.h"
+#include "train/plan/plan_command.h"
 #include "train/tune/tune.h"
 
 namespace penstock::train {

@@ -1,4 +1,4 @@
-#include "train/loop/planned_speed.h"
+#include "train/plan/planned_speed.h"
 
 #include <fmt/format.h>
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "train/cli/tool_commands.h"
+#include "tools/cli/tool_commands.h"
 
 namespace penstock::train {
 

@@ -1,4 +1,4 @@
-#include "train/loop/plan_command.h"
+#include "train/plan/plan_command.h"
 
 #include <fmt/format.h>
 
@@ -10,9 +10,9 @@
 #include "base/file_system.h"
 #include "base/files.h"
 #include "config/to_json.h"
-#include "train/loop/planned_model.h"
-#include "train/loop/planned_sizes.h"
 #include "train/plan/plan_report.h"
+#include "train/plan/planned_model.h"
+#include "train/plan/planned_sizes.h"
 #include "train/plan/run_plan.h"
 
 namespace penstock::train {

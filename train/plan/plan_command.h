@@ -12,8 +12,8 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "sizing/drive_wear.h"
-#include "train/loop/planned_speed.h"
 #include "train/plan/choose.h"
+#include "train/plan/planned_speed.h"
 #include "train/plan/setup.h"
 
 namespace penstock::train {

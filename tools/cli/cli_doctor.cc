@@ -1,8 +1,8 @@
-#include "train/cli/cli_doctor.h"
+#include "tools/cli/cli_doctor.h"
 
 #include <utility>
 
-#include "train/cli/cli_checks.h"
+#include "tools/cli/cli_checks.h"
 
 namespace penstock::train {
 

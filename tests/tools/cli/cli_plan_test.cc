@@ -1,16 +1,18 @@
 // What plan's options make of each other.
-#include "train/cli/cli_plan.h"
+#include "tools/cli/cli_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "train/cli/cli_parse.h"
+#include "tools/cli/command_line.h"
+#include "tools/cli/tool_parser.h"
 
 namespace penstock::train {
 namespace {
@@ -82,8 +84,12 @@ Words With(Words words, const Words& more) {
   return words;
 }
 
-Result<Command> Parsed(const Words& words) {
-  return ParseCommandLine(With({"plan", "--model", "m"}, words));
+Result<ToolCommand> Parsed(const Words& words) {
+  CLI::App app;
+  const ToolParser tools(app);
+  PENSTOCK_TRY(ReadArguments(app, With({"plan", "--model", "m"}, words)).status());
+  PENSTOCK_ASSIGN(const std::optional<ToolCommand> tool, tools.Take());
+  return *tool;
 }
 
 bool IsIn(const Words& words, const std::string& word) {
@@ -102,7 +108,7 @@ TEST(CommandLinePlan, AnOptionIsTakenExactlyWhereTheAnswerDependsOnIt) {
       if (name == "--help" || name == "--model" || name == "--json") continue;
       if (IsIn(question.asked, name)) continue;
       const Words given = With(With(question.asked, {name}), ValueOf(name));
-      const Result<Command> command = Parsed(given);
+      const Result<ToolCommand> command = Parsed(given);
       SCOPED_TRACE(question.asked.front() + " with " + name);
       if (question.takes.contains(name)) {
         EXPECT_TRUE(command.ok()) << command.error().message;
@@ -119,7 +125,7 @@ TEST(CommandLinePlan, AnOptionIsTakenExactlyWhereTheAnswerDependsOnIt) {
 TEST(CommandLinePlan, AListOfChoicesHasDaysAndWearAsJsonOnly) {
   const Words choose = {"--config", "c", "--choose", "speed"};
   for (const Words& more : {Words{"--tokens", "1e9"}, Words{"--drive-rating", "600TBW"}}) {
-    const Result<Command> command = Parsed(With(choose, more));
+    const Result<ToolCommand> command = Parsed(With(choose, more));
     ASSERT_FALSE(command.ok());
     EXPECT_EQ(
         command.error().message,
@@ -129,7 +135,7 @@ TEST(CommandLinePlan, AListOfChoicesHasDaysAndWearAsJsonOnly) {
 }
 
 TEST(CommandLinePlan, WhatAsksNothingIsAskedForItsConfig) {
-  const Result<Command> command = Parsed({"--drive", "1", "--fp16"});
+  const Result<ToolCommand> command = Parsed({"--drive", "1", "--fp16"});
   ASSERT_FALSE(command.ok());
   EXPECT_THAT(command.error().message, HasSubstr("--config is required"));
 }

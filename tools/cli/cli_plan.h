@@ -7,9 +7,9 @@
 #include <string>
 
 #include "base/result.h"
-#include "train/cli/cli_auto.h"
-#include "train/cli/cli_ranks.h"
-#include "train/cli/tool_commands.h"
+#include "tools/cli/cli_auto.h"
+#include "tools/cli/cli_ranks.h"
+#include "tools/cli/tool_commands.h"
 
 namespace penstock::train {
 

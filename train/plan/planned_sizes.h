@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/result.h"
-#include "train/loop/plan_command.h"
+#include "train/plan/plan_command.h"
 
 namespace penstock::train {
 

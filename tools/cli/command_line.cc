@@ -1,4 +1,4 @@
-#include "train/cli/command_line.h"
+#include "tools/cli/command_line.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,9 +9,9 @@
 #include <new>
 
 #include "base/message_text.h"
+#include "tools/cli/cli_commands.h"
 #include "tools/inspect.h"
 #include "tools/snapshot_commands.h"
-#include "train/cli/cli_commands.h"
 #include "train/process/log.h"
 
 namespace penstock::train {

@@ -1,6 +1,6 @@
-#include "train/cli/cli_ranks.h"
+#include "tools/cli/cli_ranks.h"
 
-#include "train/cli/cli_checks.h"
+#include "tools/cli/cli_checks.h"
 
 namespace penstock::train {
 namespace {

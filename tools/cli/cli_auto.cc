@@ -1,10 +1,10 @@
-#include "train/cli/cli_auto.h"
+#include "tools/cli/cli_auto.h"
 
 #include <cstdint>
 #include <optional>
 
 #include "base/units.h"
-#include "train/cli/cli_checks.h"
+#include "tools/cli/cli_checks.h"
 
 namespace penstock::train {
 namespace {

@@ -1,20 +1,27 @@
-#include "train/cli/tool_parser.h"
+#include "tools/cli/tool_parser.h"
 
 #include <string>
 #include <utility>
 
-#include "train/cli/cli_checks.h"
-#include "train/cli/cli_doctor.h"
-#include "train/cli/cli_plan.h"
+#include "tools/cli/cli_checks.h"
+#include "tools/cli/cli_doctor.h"
+#include "tools/cli/cli_plan.h"
 
 namespace penstock::train {
-namespace {
 
 /// What CLI11 fills in for `export`.
 struct ExportArguments {
   ExportCommand options;
   std::string dtype = "fp32";
 };
+
+/// What CLI11 fills in for `tune`; the size still as text.
+struct TuneArguments {
+  TuneCommand options;
+  std::string size;
+};
+
+namespace {
 
 CLI::App* AddExport(CLI::App& app, ExportArguments* arguments) {
   CLI::App* command =
@@ -56,12 +63,6 @@ CLI::App* AddNumerics(CLI::App& app, NumericsCommand* options) {
       ->check(NameCheck());
   return command;
 }
-
-/// What CLI11 fills in for `tune`; the size still as text.
-struct TuneArguments {
-  TuneCommand options;
-  std::string size;
-};
 
 CLI::App* AddTune(CLI::App& app, TuneArguments* arguments) {
   TuneCommand& options = arguments->options;

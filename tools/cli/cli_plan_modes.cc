@@ -1,10 +1,10 @@
-#include "train/cli/cli_plan_modes.h"
+#include "tools/cli/cli_plan_modes.h"
 
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "train/cli/cli_auto.h"
+#include "tools/cli/cli_auto.h"
 
 namespace penstock::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "train/loop/planned_model.h"
+#include "train/plan/planned_model.h"
 
 #include <nlohmann/json.hpp>
 #include <optional>

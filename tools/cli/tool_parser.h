@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "base/result.h"
-#include "train/cli/tool_commands.h"
+#include "tools/cli/tool_commands.h"
 
 namespace penstock::train {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/result.h"
-#include "train/cli/tool_commands.h"
+#include "tools/cli/tool_commands.h"
 
 namespace penstock::train {
 

@@ -1,4 +1,4 @@
-#include "train/cli/cli_plan.h"
+#include "tools/cli/cli_plan.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/units.h"
-#include "train/cli/cli_checks.h"
-#include "train/cli/cli_plan_modes.h"
+#include "tools/cli/cli_checks.h"
+#include "tools/cli/cli_plan_modes.h"
 
 namespace penstock::train {
 namespace {

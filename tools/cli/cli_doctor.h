@@ -6,8 +6,8 @@
 #include <CLI/CLI.hpp>
 
 #include "base/result.h"
-#include "train/cli/cli_ranks.h"
-#include "train/cli/tool_commands.h"
+#include "tools/cli/cli_ranks.h"
+#include "tools/cli/tool_commands.h"
 
 namespace penstock::train {
 

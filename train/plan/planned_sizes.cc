@@ -1,4 +1,4 @@
-#include "train/loop/planned_sizes.h"
+#include "train/plan/planned_sizes.h"
 
 #include <fmt/format.h>
 
@@ -15,8 +15,8 @@
 #include "sizing/tensor_share.h"
 #include "sizing/topology_table.h"
 #include "sizing/training_time.h"
-#include "train/loop/planned_model.h"
 #include "train/plan/batch_rampup.h"
+#include "train/plan/planned_model.h"
 #include "train/process/log.h"
 
 namespace penstock::train {

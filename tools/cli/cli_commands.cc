@@ -1,4 +1,4 @@
-#include "train/cli/cli_commands.h"
+#include "tools/cli/cli_commands.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "train/cli/cli_checks.h"
+#include "tools/cli/cli_checks.h"
 
 #include <charconv>
 #include <cmath>
