@@ -39,7 +39,7 @@ Result<std::unique_ptr<StateEngine>> StateEngine::Create(const EngineOptions& op
 
 Status StateEngine::Build(const offload::Schedule& schedule, const MemoryPlan& plan,
                           const ComputeDevice& device) {
-  const HostBytes need = HostNeed(layout_, options_.config, plan.store);
+  const HostBytes need = HostNeed(layout_, options_.config, plan);
   const std::pair<MemoryClass, Bytes> charges[] = {
       {MemoryClass::kParameters, need.parameters},
       {MemoryClass::kGradients, need.gradients},
@@ -53,7 +53,7 @@ Status StateEngine::Build(const offload::Schedule& schedule, const MemoryPlan& p
   PENSTOCK_ASSIGN(slab_, offload::Slab::Create(need.slab()));
   PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_, device, *slab_));
   AddTierNotice(plan.store);
-  PENSTOCK_ASSIGN(verifier_, io_.CreateVerifier(options_, layout_));
+  PENSTOCK_ASSIGN(verifier_, io_.CreateVerifier(options_, layout_, plan.verification));
   offload::TileStoreOptions of_store = plan.store;
   of_store.hash_threads = std::max(1, io_.threads.counts.optimizer);
   store_ = std::make_unique<offload::TileStore>(layout_, schedule, of_store, *slab_, *io_.file);
