@@ -56,6 +56,9 @@ struct TileStoreOptions {
   bool verify_checksums = true;
   int hash_threads = 1;  ///< with which a commit hashes what lives in host memory
   uint64_t passes = 1;   ///< of an update; see offload/update_queue.h
+  /// Told of each tile of host memory that a commit has hashed or written; any thread. None: nobody
+  /// asks.
+  std::function<void()> progressed = {};
 };
 
 /// What the policy of a store with these options goes by.

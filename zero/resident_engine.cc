@@ -233,6 +233,7 @@ Status ResidentEngine::WriteTiles(std::vector<offload::CommittedTile>& tiles) {
                     std::min(StartThreads(), kMaxHashThreads));
   for (const TileId tile : layout_.Tiles()) {
     if (layout_.frozen(tile) && committed_version_) continue;  // it is there
+    if (options_.progressed) options_.progressed();
     PENSTOCK_TRY(writer.Write({.tile = tile,
                                .version = layout_.frozen(tile) ? 0 : version_,
                                .weight = WeightOf(tile),

@@ -56,6 +56,7 @@ Status StateEngine::Build(const offload::Schedule& schedule, const MemoryPlan& p
   PENSTOCK_ASSIGN(verifier_, io_.CreateVerifier(options_, layout_, plan.verification));
   offload::TileStoreOptions of_store = plan.store;
   of_store.hash_threads = std::max(1, io_.threads.counts.optimizer);
+  of_store.progressed = options_.progressed;
   store_ = std::make_unique<offload::TileStore>(layout_, schedule, of_store, *slab_, *io_.file);
   // Commits alone write what is at home on the host: pinning all of it would take longer than they.
   const bool all = options_.config.aio.registered_buffers == aio::Registration::kOn;

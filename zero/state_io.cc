@@ -169,7 +169,8 @@ Result<std::unique_ptr<offload::CommitVerifier>> StateIo::CreateVerifier(
   if (!plan.notice.empty()) notices.push_back(plan.notice);
   verifies_first_alone = options.verify_first_commit && !plan.on;
   if (!plan.on && !verifies_first_alone) return std::unique_ptr<offload::CommitVerifier>();
-  return offload::CommitVerifier::Create(layout, *file, std::max(1, threads.counts.optimizer));
+  return offload::CommitVerifier::Create(layout, *file, std::max(1, threads.counts.optimizer),
+                                         options.progressed);
 }
 
 void StateIo::EndCommit(std::unique_ptr<offload::CommitVerifier>& verifier) {

@@ -303,6 +303,28 @@ TEST_F(CommitVerificationTest, NothingIsReadButWhatThePlanSaysAndNoStepCountsIt)
   }
 }
 
+/// Other ranks that wait for it do not take it for stuck.
+TEST_F(CommitVerificationTest, ACommitSaysThatItGetsOnWhileItIsWrittenAndReadBack) {
+  for (const Tier home : {Tier::kNvme, Tier::kHost, Tier::kDevice}) {
+    for (const bool verifies : {false, true}) {
+      EngineOptions options = Verified({.name = "x", .parameters = home, .optimizer = home});
+      if (!verifies) options.config.verify_commits = config::VerifyCommits::kOff;
+      std::atomic<uint64_t> pieces = 0;
+      options.progressed = [&pieces] { ++pieces; };
+      ToyRun run(options, 64_MiB);
+      ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+      ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
+      ASSERT_TRUE(run.Step(1, 1.0F).ok());
+      ASSERT_TRUE(run.session().Drain().ok());
+      EXPECT_EQ(pieces, 0U);
+      ASSERT_TRUE(run.session().Commit("{}").ok());
+      const size_t tiles = run.session().layout().tiles.size();
+      const size_t parts = (home == Tier::kNvme ? 0 : 1) + (verifies ? 2 : 0);
+      EXPECT_GE(pieces, parts * tiles) << ToString(home) << verifies;
+    }
+  }
+}
+
 TEST_F(CommitVerificationTest, TheRoomIsInThePlanAndIsNoMoreThanATile) {
   EngineOptions options = Verified({.name = "nvme", .tile_elements = 1 << 20});
   const offload::ShardLayout layout = MakeLayout(options.model, options.config);
