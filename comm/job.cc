@@ -29,6 +29,7 @@ class OneRankJob final : public Job {
   }
   Status Vote(uint64_t /*step*/, uint64_t /*session*/) override { return status(); }
   void Doing(std::string_view /*what*/) override {}
+  void Progressed() override {}
   void Entered(const Operation& /*operation*/, OperationState /*state*/) override {}
   void Fail(const Error& why) override {
     MutexLock lock(mutex_);

@@ -97,6 +97,9 @@ class Job {
   /// Says what this rank does now, for messages: "waits for weights of h.3 (tile 17, /nvme)".
   /// Cheap.
   virtual void Doing(std::string_view what) = 0;
+  /// Says that this rank has done a piece of something long that others may wait for, as reading a
+  /// commit back. Cheap.
+  virtual void Progressed() = 0;
   /// Says how far this rank is. Cheap; from the thread that feeds the device or from a stream.
   virtual void Entered(const Operation& operation, OperationState state) = 0;
   /// Ends the job on all ranks with this error, within a second; the first one counts. If another

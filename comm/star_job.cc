@@ -116,6 +116,11 @@ void StarJob::Doing(std::string_view what) {
   progress_.doing = what.substr(0, 2 * kMostDoing);  // and exactly where it is sent
 }
 
+void StarJob::Progressed() {
+  MutexLock lock(progress_mutex_);
+  ++progress_.pieces;
+}
+
 void StarJob::Entered(const Operation& operation, OperationState state) {
   const SteadyTime now = steady_clock::now();
   MutexLock lock(progress_mutex_);

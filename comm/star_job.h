@@ -40,6 +40,7 @@ class StarJob final : public Job {
   Result<std::vector<std::string>> Gather(std::string mine) override;
   Status Vote(uint64_t step, uint64_t session) override;
   void Doing(std::string_view what) override;
+  void Progressed() override;
   void Entered(const Operation& operation, OperationState state) override;
   void Fail(const Error& why) override;
   Status status() const override { return calls_->status(); }

@@ -36,6 +36,7 @@ std::string OperationName(const Operation& operation) {
 
 std::string EncodeProgress(const Progress& progress) {
   TextWriter writer;
+  writer.Number(progress.pieces);
   for (const auto* operation : {&progress.enqueued, &progress.begun, &progress.ended}) {
     writer.Number(operation->has_value() ? 1 : 0);
     if (!operation->has_value()) continue;
@@ -50,6 +51,7 @@ std::string EncodeProgress(const Progress& progress) {
 Result<Progress> DecodeProgress(std::string_view text) {
   TextReader reader(text);
   Progress progress;
+  progress.pieces = reader.Number();
   for (auto* operation : {&progress.enqueued, &progress.begun, &progress.ended}) {
     if (reader.Number() == 0) continue;
     *operation = Operation{.step = reader.Number(),
@@ -72,6 +74,10 @@ void Watch::Alive(uint32_t rank) {
 void Watch::Heard(uint32_t rank, Progress progress) {
   Seen& seen = seen_[rank];
   if (progress.begun != seen.progress.begun || !IsInside(progress)) seen.inside = 0;
+  if (progress.pieces != seen.progress.pieces) {
+    for (Seen& waiting : seen_) waiting.inside = 0;
+    if (commit_.has_value()) commit_->age = 0;
+  }
   seen.progress = std::move(progress);
 }
 

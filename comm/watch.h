@@ -28,6 +28,7 @@ namespace penstock::comm {
 
 /// How far a rank is, and what it does.
 struct Progress {
+  uint64_t pieces = 0;  ///< of work that others may wait for; see Job::Progressed
   std::optional<Operation> enqueued = {};
   std::optional<Operation> begun = {};
   std::optional<Operation> ended = {};
@@ -65,7 +66,7 @@ class Watch {
   /// A rank has shown that it lives. From the first time on, its silence is judged.
   void Alive(uint32_t rank);
   /// A rank says how far it is. Silence is not judged of a rank of which only this is heard: of the
-  /// one that watches.
+  /// one that watches. While it gets on with its pieces, nobody who may wait for it is stuck.
   void Heard(uint32_t rank, Progress progress);
   /// A rank's connection has closed. That is its end, unless it had nothing left to do (`finished`)
   /// or has told of an error.
@@ -89,14 +90,15 @@ class Watch {
     bool expected = false;  ///< its silence is judged
     bool has_told = false;  ///< whether it has reported an error
     uint64_t silent = 0;    ///< ticks
-    uint64_t inside = 0;    ///< ticks since it began an operation that has not ended
+    /// Ticks since it began an operation that has not ended, or a rank got on with its pieces.
+    uint64_t inside = 0;
     Progress progress = {};
   };
   /// A commit of which some ranks have made their part.
   struct Commit {
     uint64_t step = 0;
     std::vector<bool> made = {};  ///< indexed by rank
-    uint64_t age = 0;             ///< ticks since the first has
+    uint64_t age = 0;             ///< ticks since the first has, or a rank got on with its pieces
   };
 
   std::optional<Error> Tick(SteadyTime now);

@@ -5,7 +5,7 @@
 namespace penstock::comm {
 namespace {
 
-constexpr uint32_t kMagic = 0x32624A70;  // "pJb2"
+constexpr uint32_t kMagic = 0x33624A70;  // "pJb3"
 constexpr size_t kHeader = 12;
 constexpr size_t kFixedPayload = 3 * 8 + 4;
 

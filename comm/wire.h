@@ -1,6 +1,6 @@
 // The messages of a job, and their form on a connection.
 //
-// A message is a frame: the magic "pJb2", its type and the length of its payload, each of 4 bytes,
+// A message is a frame: the magic "pJb3", its type and the length of its payload, each of 4 bytes,
 // then the payload: number, a and b of 8 bytes each, the length of the key in 4, the key, and the
 // text, which is the rest. Numbers are little-endian. All ranks are the same program, so that there
 // is one version, in the magic.

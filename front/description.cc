@@ -119,7 +119,7 @@ std::string DescribePlan(const Plan& plan) {
   const Bytes own = plan.engine.host_reserved;
   const Bytes own_minimum = own - plan.arriving + plan.arriving_minimum;
   zero::HostBytes need;
-  if (memory.ok()) need = zero::HostNeed(plan.layout, config, memory->store);
+  if (memory.ok()) need = zero::HostNeed(plan.layout, config, *memory);
   ordered_json json{
       {"fits", memory.ok()},
       {"host_bytes",
@@ -138,6 +138,7 @@ std::string DescribePlan(const Plan& plan) {
       {"state_file_bytes", offload::StateFileBytes(plan.layout, config.durable ? 2 : 1,
                                                    plan.engine.state_folders.size())
                                .value},
+      {"verify_commits", memory.ok() && memory->verification.on},
       {"shortage", nullptr},
       {"notices", plan.notices}};
   if (!memory.ok()) json["shortage"] = memory.error().message;

@@ -87,6 +87,7 @@ class CommitVerifier::Reader {
       const Status done = read.ticket.Wait();
       if (!done.ok()) return work_.Fail(read.of.number, done.error());
       if (!Hash(read)) return;
+      if (verifier_.progressed_) verifier_.progressed_();
       free_.push_back(read.whole);
     }
   }
@@ -178,7 +179,8 @@ Bytes CommitVerifier::Room(const ShardLayout& layout) {
 }
 
 Result<std::unique_ptr<CommitVerifier>> CommitVerifier::Create(const ShardLayout& layout,
-                                                               StateFile& file, int threads) {
+                                                               StateFile& file, int threads,
+                                                               std::function<void()> progressed) {
   PENSTOCK_CHECK(threads >= 1);
   Mapping room;
   if (!layout.tiles.empty()) {
@@ -187,12 +189,16 @@ Result<std::unique_ptr<CommitVerifier>> CommitVerifier::Create(const ShardLayout
     static_cast<void>(::madvise(room.data(), room.size().value, MADV_DONTFORK));
   }
   return std::unique_ptr<CommitVerifier>(
-      new CommitVerifier(layout, file, threads, std::move(room)));
+      new CommitVerifier(layout, file, threads, std::move(progressed), std::move(room)));
 }
 
 CommitVerifier::CommitVerifier(const ShardLayout& layout, StateFile& file, int threads,
-                               Mapping room)
-    : layout_(layout), file_(file), threads_(threads), room_(std::move(room)) {}
+                               std::function<void()> progressed, Mapping room)
+    : layout_(layout),
+      file_(file),
+      threads_(threads),
+      progressed_(std::move(progressed)),
+      room_(std::move(room)) {}
 
 Status CommitVerifier::Verify(std::span<const CommittedTile> tiles, const Selection& selection) {
   PENSTOCK_CHECK(tiles.size() == layout_.tiles.size());

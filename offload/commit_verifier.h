@@ -28,9 +28,11 @@ class CommitVerifier {
   /// Returns what a verifier of these tiles takes of the host: a multiple of the alignment of
   /// state files, at most 4 MiB, and no more than the largest tile or 32 KiB.
   static Bytes Room(const ShardLayout& layout);
-  /// `threads`: 1 or more; at most four of them work. Errors: kOutOfMemory.
+  /// `threads`: 1 or more; at most four of them work. `progressed` is told of each piece that was
+  /// read, on any thread; none: nobody asks. Errors: kOutOfMemory.
   static Result<std::unique_ptr<CommitVerifier>> Create(const ShardLayout& layout, StateFile& file,
-                                                        int threads);
+                                                        int threads,
+                                                        std::function<void()> progressed = {});
 
   /// Whether a part is to be read.
   using Selection = std::function<bool(TileId tile, Part part)>;
@@ -46,11 +48,13 @@ class CommitVerifier {
   class Reader;
   struct Work;
 
-  CommitVerifier(const ShardLayout& layout, StateFile& file, int threads, Mapping room);
+  CommitVerifier(const ShardLayout& layout, StateFile& file, int threads,
+                 std::function<void()> progressed, Mapping room);
 
   const ShardLayout& layout_;
   StateFile& file_;
   const int threads_;
+  const std::function<void()> progressed_;
   const Mapping room_;
   std::atomic<uint64_t> submitted_ = 0;
 };

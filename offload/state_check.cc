@@ -22,7 +22,7 @@ class Checker {
       : state_(state), reads_(reads), progress_(progress), visit_(visit) {}
 
   /// `memory`: of the size TileRoom. Threads: any.
-  void Check(TileId tile, std::span<std::byte> memory) EXCLUDES(mutex_) {
+  Status Check(TileId tile, std::span<std::byte> memory) EXCLUDES(mutex_) {
     const ShardLayout& layout = state_.layout();
     const auto [weight, record] = PartsIn(memory, layout, tile);
     PartTickets reads;
@@ -34,7 +34,7 @@ class Checker {
     if (visit_ && weight_holds && record_holds) visit_(tile, weight, record);
     MutexLock lock(mutex_);
     check_.read += Bytes{weight.size() + record.size()};
-    progress_(check_.read, layout.weight_bytes() + layout.record_bytes());
+    return progress_(check_.read, layout.weight_bytes() + layout.record_bytes());
   }
 
   StateCheck Finish() {
@@ -91,8 +91,7 @@ Result<StateCheck> CheckTiles(const StateReader& state, const CheckProgress& pro
   PENSTOCK_TRY(
       ForEachIndex(layout.tiles.size(), static_cast<int>(rooms->count()), [&](size_t i) -> Status {
         const TileRooms::Lease room(*rooms);
-        checker.Check(layout.Tiles()[i], room.memory());
-        return {};
+        return checker.Check(layout.Tiles()[i], room.memory());
       }));
   return checker.Finish();
 }

@@ -26,8 +26,10 @@ struct StateCheck {
 };
 
 /// Called from the checking threads, one at a time, with the bytes read so far and the bytes in
-/// total.
-using CheckProgress = std::function<void(Bytes done, Bytes total)>;
+/// total. An error ends the check, which returns it.
+using CheckProgress = std::function<Status(Bytes done, Bytes total)>;
+/// Nobody asks.
+inline const CheckProgress kNoProgress = [](Bytes, Bytes) { return Status(); };
 
 /// Called from the checking threads, several at a time, with the bytes of a tile that is intact.
 using TileVisitor = std::function<void(TileId tile, std::span<const std::byte> weight,
@@ -35,7 +37,7 @@ using TileVisitor = std::function<void(TileId tile, std::span<const std::byte> w
 
 /// Checks everything before the slots in every file, and every part of every tile that the newest
 /// commit names. A part that cannot be read is damaged. `visit`: where given, sees every tile of
-/// which both parts are intact. Errors: if the check itself cannot be made.
+/// which both parts are intact. Errors: if the check itself cannot be made; of `progress`.
 Result<StateCheck> CheckState(const StateReader& state, const CheckProgress& progress,
                               const TileVisitor& visit = {});
 

@@ -93,8 +93,14 @@ Status ReadAt(const OpenStateFile& file, FileOffset offset, std::span<std::byte>
 }
 
 Result<FoundHead> FindHead(const OpenStateFile& file, Finished finished) {
-  const Result<StateHeader> first = ReadFirst(file);
   PENSTOCK_ASSIGN(const Bytes size, SizeOf(file));
+  if (size == 0_B) {
+    return MakeError(ErrorCode::kCorruption,
+                     "state file {} is empty: nothing was ever written to it, or something has "
+                     "truncated it; restore it from a copy, if there is one",
+                     file.path);
+  }
+  const Result<StateHeader> first = ReadFirst(file);
   if (first.ok()) {
     PENSTOCK_TRY(CheckSize(file, size, first->geometry));
     return FoundHead{*first, {}};

@@ -56,6 +56,9 @@ struct TileStoreOptions {
   bool verify_checksums = true;
   int hash_threads = 1;  ///< threads that hash a commit's tiles in host memory
   uint64_t passes = 1;   ///< passes of an update; see offload/update_queue.h
+  /// Told of each tile of host memory that a commit has hashed or written; any thread. If empty,
+  /// nothing is told.
+  std::function<void()> progressed = {};
 };
 
 /// What the policy of a store with these options goes by.

@@ -50,7 +50,12 @@ Status TileStore::WriteHomeParts(const TilesToCommit& commit) {
                               return DamagedInMemory(layout_, part, tile, committed.version);
                             });
   }
-  const Status written = aio::WaitAll(tickets);
+  Status written;
+  for (const aio::Ticket& ticket : tickets) {
+    const Status outcome = ticket.Wait();
+    if (written.ok()) written = outcome;
+    if (options_.progressed) options_.progressed();
+  }
   return written.ok() ? intact : written;
 }
 
@@ -59,6 +64,7 @@ Status TileStore::WriteHomeParts(const TilesToCommit& commit) {
 Status TileStore::CheckHomeParts(const std::vector<CommittedTile>& tiles,
                                  const Damaged& damaged) const {
   return ForEachIndex(tiles.size(), options_.hash_threads, [&](size_t i) {
+    if (options_.progressed) options_.progressed();
     return CheckHome(TileId{static_cast<uint32_t>(i)}, tiles[i], damaged);
   });
 }

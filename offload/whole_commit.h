@@ -17,6 +17,7 @@
 #include "base/result.h"
 #include "offload/checksum.h"
 #include "offload/commit_agreement.h"
+#include "offload/state_check.h"
 
 namespace penstock::offload {
 
@@ -44,13 +45,13 @@ struct ChosenCommit {
 Result<ChosenCommit> ChooseCommit(const CommitChoice& choice);
 
 /// The same for a state that this process alone reads (offload::WholeState, zero::CommittedState).
-/// Returns the notice.
+/// Returns the notice. `progress`: of each commit that is read.
 template <typename State>
-Result<std::string> UseWholeCommit(State& state) {
+Result<std::string> UseWholeCommit(State& state, const CheckProgress& progress = kNoProgress) {
   PENSTOCK_ASSIGN(ChosenCommit chosen,
                   ChooseCommit({.commits = state.commits(),
                                 .use = [&state](const CommitName& name) { return state.Use(name); },
-                                .damages = [&state] { return state.DamagedTiles(); },
+                                .damages = [&] { return state.DamagedTiles(progress); },
                                 .doubted = {}}));
   return std::move(chosen.notice);
 }

@@ -9,7 +9,6 @@
 
 #include "base/check.h"
 #include "base/folder.h"
-#include "offload/state_check.h"
 #include "offload/uuid.h"
 
 namespace penstock::offload {
@@ -126,10 +125,19 @@ Status WholeState::Use(const CommitName& name) {
   return {};
 }
 
-Result<std::vector<std::string>> WholeState::DamagedTiles(uint32_t part, uint32_t of) const {
-  std::vector<std::string> damages;
+Result<std::vector<std::string>> WholeState::DamagedTiles(const CheckProgress& progress,
+                                                          uint32_t part, uint32_t of) const {
+  Bytes total;
   for (uint32_t rank = part; rank < world_size(); rank += of) {
-    PENSTOCK_ASSIGN(const StateCheck check, CheckTiles(*readers_[rank], [](Bytes, Bytes) {}));
+    total += readers_[rank]->layout().weight_bytes() + readers_[rank]->layout().record_bytes();
+  }
+  std::vector<std::string> damages;
+  Bytes read;
+  for (uint32_t rank = part; rank < world_size(); rank += of) {
+    PENSTOCK_ASSIGN(const StateCheck check, CheckTiles(*readers_[rank], [&](Bytes done, Bytes) {
+                      return progress(read + done, total);
+                    }));
+    read += check.read;
     damages.insert(damages.end(), check.damages.begin(), check.damages.end());
   }
   return damages;

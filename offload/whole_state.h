@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "offload/state_check.h"
 #include "offload/state_reader.h"
 
 namespace penstock::offload {
@@ -42,8 +43,9 @@ class WholeState {
   Status Use(const CommitName& name);
   /// Reads every part of every tile that the commit in use names, of the ranks r with r mod `of`
   /// equal to `part`. Returns a line for each that is damaged or cannot be read. Errors: if that
-  /// cannot be done.
-  Result<std::vector<std::string>> DamagedTiles(uint32_t part = 0, uint32_t of = 1) const;
+  /// cannot be done; of `progress`.
+  Result<std::vector<std::string>> DamagedTiles(const CheckProgress& progress = kNoProgress,
+                                                uint32_t part = 0, uint32_t of = 1) const;
   /// Returns what a user has to know of the commit, or an empty text: a commit place is invalid, or
   /// there is a newer commit that not all ranks hold.
   std::string notice() const;

@@ -164,7 +164,8 @@ Status ReadCommitOf(ResumePoint& point, const Folder& run) {
 /// The damages of the commit in use, as all ranks found them in their shares.
 Result<std::vector<std::string>> DamagesOfAll(const zero::CommittedState& state,
                                               const TogetherWith& others) {
-  const Result<std::vector<std::string>> mine = state.DamagedTiles(others.rank, others.ranks);
+  const Result<std::vector<std::string>> mine =
+      state.DamagedTiles(others.progress, others.rank, others.ranks);
   PENSTOCK_TRY(others.agree(mine.status()));
   PENSTOCK_ASSIGN(
       const std::vector<std::string> all,

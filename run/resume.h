@@ -69,6 +69,8 @@ struct TogetherWith {
   std::function<Result<std::vector<std::string>>(std::string mine)> gather = [](std::string mine) {
     return Result(std::vector<std::string>{std::move(mine)});
   };
+  /// Of this rank's share of each commit that is read.
+  offload::CheckProgress progress = offload::kNoProgress;
 };
 
 /// Takes the newest commit of `point` that is whole on all ranks (offload/whole_commit.h), each of

@@ -1,5 +1,8 @@
 #include "run/run_folder.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <exception>
@@ -12,6 +15,8 @@
 
 #include "base/check.h"
 #include "base/files.h"
+#include "base/unique_fd.h"
+#include "base/units.h"
 #include "run/doubted_commit.h"
 #include "run/numerics_files.h"
 #include "run/snapshot.h"
@@ -95,6 +100,22 @@ Error NotBegun(const std::string& path, const std::string& info) {
                    "lost; penstock train without --resume begins it anew in the same folder, and "
                    "penstock clean removes it",
                    info, path);
+}
+
+/// Has this process let go of files of which it has descriptors, which are of /dev/null then: other
+/// threads may use them until the process ends. On NFS an open file cannot be removed.
+void LetGoOf(const std::vector<FoundFile>& files) {
+  const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!null.valid()) return;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator("/proc/self/fd", error)) {
+    const Result<uint64_t> number = ParseWhole(entry.path().filename().string());
+    if (!number.ok()) continue;
+    const int fd = static_cast<int>(*number);
+    const Result<FileId> id = IdOf(fd, entry.path().string());
+    const auto is_it = [&](const FoundFile& file) { return id.ok() && file.id == *id; };
+    if (std::ranges::any_of(files, is_it)) ::dup3(null.get(), fd, O_CLOEXEC);
+  }
 }
 
 /// Removes what a new run that failed put into its folder; what others put there stays, with the
@@ -194,8 +215,11 @@ void RemoveNewRun(const std::string& path, const std::string& run_uuid) {
     const Result<RunInfo> info = ReadRunInfo(*run);
     const Result<bool> ended = EndedAtItsBeginning(*run);
     if ((ended.ok() && *ended) || (info.ok() && info->run_uuid == run_uuid)) {
+      const Result<std::vector<FoundFile>> files = FilesOfRun(*run);
       RunLock not_ours;
-      static_cast<void>(RemoveNewRun(*run, *around, not_ours));
+      if (RemoveNewRun(*run, *around, not_ours).ok() || !files.ok()) return;
+      LetGoOf(*files);
+      static_cast<void>(around->RemoveFolder(SplitPath(path).second));
     }
   } catch (const std::exception&) {  // out of memory, in a library
     return;

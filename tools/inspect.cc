@@ -230,11 +230,12 @@ void AddState(const zero::CommittedState& state, Lines& lines) {
 
 /// "1.50 GiB/ 12.0 GiB" on a terminal, at most ten times a second.
 offload::CheckProgress ShowProgress(StatusLine* line) {
-  if (::isatty(STDERR_FILENO) == 0) return [](Bytes, Bytes) {};
+  if (::isatty(STDERR_FILENO) == 0) return offload::kNoProgress;
   return [line, last = Clock::time_point()](Bytes done, Bytes total) mutable {
-    if (Clock::now() - last < std::chrono::milliseconds(100)) return;
+    if (Clock::now() - last < std::chrono::milliseconds(100)) return Status();
     last = Clock::now();
     line->Show(fmt::format("verified {} of {}", ToString(done), ToString(total)));
+    return Status();
   };
 }
 
@@ -299,12 +300,13 @@ void AddCommits(const std::vector<CommitFinding>& found, const std::optional<uin
 }
 
 /// Reads the commits before the one in use, which stays.
-Status CheckOthers(zero::CommittedState& state, std::vector<CommitFinding>& found) {
+Status CheckOthers(zero::CommittedState& state, const offload::CheckProgress& progress,
+                   std::vector<CommitFinding>& found) {
   const offload::CommitName newest = state.commit();
   for (const offload::CommitName& name : state.commits()) {
     if (name == newest) continue;
     PENSTOCK_TRY(state.Use(name));
-    PENSTOCK_ASSIGN(std::vector<std::string> damages, state.DamagedTiles());
+    PENSTOCK_ASSIGN(std::vector<std::string> damages, state.DamagedTiles(progress));
     found.push_back({name, std::move(damages)});
   }
   return state.Use(newest);
@@ -330,8 +332,9 @@ Result<InspectOutcome> RunInspect(const std::string& path) {
   zero::CommittedState& state = **opened;
   const Status fits = CheckInfo(info, state);
   StatusLine line(stderr, true);
+  const offload::CheckProgress progress = ShowProgress(&line);
   const Clock::time_point start = Clock::now();
-  PENSTOCK_ASSIGN(const zero::CommitCheck check, state.Check(ShowProgress(&line)));
+  PENSTOCK_ASSIGN(const zero::CommitCheck check, state.Check(progress));
   const double seconds =
       std::max(std::chrono::duration<double>(Clock::now() - start).count(), 1e-9);
   std::vector<CommitFinding> found = {
@@ -346,7 +349,7 @@ Result<InspectOutcome> RunInspect(const std::string& path) {
   lines.Add("read", fmt::format("{} at {:.2f} GB/s", ToString(check.read),
                                 static_cast<double>(check.read.value) / seconds / 1e9));
   AddValues(check.values, lines);
-  PENSTOCK_TRY(CheckOthers(state, found));
+  PENSTOCK_TRY(CheckOthers(state, progress, found));
   line.Finish();
   AddCommits(found, DoubtedStep(run, info.state.uuid), lines);
   for (const std::string& damage : check.damages) lines.Add("damaged", damage);

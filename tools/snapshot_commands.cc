@@ -6,6 +6,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/long_work.h"
 #include "offload/whole_commit.h"
 #include "offload/whole_state.h"
 #include "run/committed_run.h"
@@ -15,6 +16,7 @@
 #include "run/snapshot_request.h"
 #include "train/process/interrupt.h"
 #include "train/process/log.h"
+#include "train/process/watched_read.h"
 #include "train/weights/committed_model.h"
 
 namespace penstock::train {
@@ -70,13 +72,24 @@ Status TakeOfStoppedRun(const Folder& run, const std::string& name) {
   PENSTOCK_ASSIGN(WholeState state, OpenToCopy(info));
   if (!state.notice().empty()) LogNotice(state.notice());
   const Interrupt interrupt("penstock: removing what was copied; interrupt again to quit at once");
+  uint64_t tiles = 0;
+  for (uint32_t rank = 0; rank < state.world_size(); ++rank) {
+    tiles += state.rank(rank).layout().tiles.size();
+  }
   const auto take = [&] {
-    return TakeSnapshot(
-        run, info, state, name, [&interrupt] { return interrupt.requested(); }, LogNotice);
+    LongWork work("copying the commit of " + run.path(), LogNotice);
+    const auto before_tile = [&, done = uint64_t{0}]() mutable {
+      work.Note(static_cast<double>(done++), static_cast<double>(tiles));
+      return interrupt.requested();
+    };
+    return TakeSnapshot(run, info, state, name, before_tile, LogNotice);
   };
   Status taken = take();
   if (!offload::MayUseOther(taken, state.commits())) return taken;
-  PENSTOCK_ASSIGN(const std::string left, offload::UseWholeCommit(state));
+  PENSTOCK_ASSIGN(
+      const std::string left,
+      offload::UseWholeCommit(state, WatchedRead("verifying the commit of " + run.path(), interrupt,
+                                                 "interrupted: nothing is copied")));
   if (left.empty()) return taken;
   LogNotice(left);
   return take();

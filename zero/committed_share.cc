@@ -50,9 +50,9 @@ Status CommittedShare::Use(const offload::CommitName& name) {
   return {};
 }
 
-Result<std::vector<std::string>> CommittedShare::DamagedTiles(uint32_t /*part*/,
-                                                              uint32_t /*of*/) const {
-  PENSTOCK_ASSIGN(offload::StateCheck check, offload::CheckTiles(*reader_, [](Bytes, Bytes) {}));
+Result<std::vector<std::string>> CommittedShare::DamagedTiles(
+    const offload::CheckProgress& progress, uint32_t /*part*/, uint32_t /*of*/) const {
+  PENSTOCK_ASSIGN(offload::StateCheck check, offload::CheckTiles(*reader_, progress));
   return std::move(check.damages);
 }
 

@@ -31,7 +31,8 @@ class CommittedShare final : public CommittedState {
   void SetCommits(std::vector<offload::CommitName> all) { commits_ = std::move(all); }
   Status Use(const offload::CommitName& name) override;
   /// Of this rank's tiles, whatever the part.
-  Result<std::vector<std::string>> DamagedTiles(uint32_t part, uint32_t of) const override;
+  Result<std::vector<std::string>> DamagedTiles(const offload::CheckProgress& progress,
+                                                uint32_t part, uint32_t of) const override;
   bool durable() const override { return reader_->header().geometry.slots == 2; }
   std::string notice() const override { return reader_->notice(); }
   /// Of the rank's files.

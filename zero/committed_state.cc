@@ -43,8 +43,9 @@ class TileWiseState : public CommittedState {
     state_ = StateOf(files_.commit());
     return {};
   }
-  Result<std::vector<std::string>> DamagedTiles(uint32_t part, uint32_t of) const override {
-    return files_.DamagedTiles(part, of);
+  Result<std::vector<std::string>> DamagedTiles(const offload::CheckProgress& progress,
+                                                uint32_t part, uint32_t of) const override {
+    return files_.DamagedTiles(progress, part, of);
   }
   std::string notice() const override { return files_.notice(); }
   bool durable() const override { return files_.slots() == 2; }
@@ -87,7 +88,7 @@ class TileWiseState : public CommittedState {
     CommitCheck whole;
     ValueCheck values(model());
     for (uint32_t rank = 0; rank < world_size(); ++rank) {
-      const auto of_all = [&](Bytes done, Bytes) { progress(whole.read + done, total); };
+      const auto of_all = [&](Bytes done, Bytes) { return progress(whole.read + done, total); };
       const auto look = [&](TileId tile, auto weight, auto record) {
         values.AddTile(shard(rank), tile, weight, record);
       };

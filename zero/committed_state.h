@@ -79,9 +79,10 @@ class CommittedState {
   virtual Status Use(const offload::CommitName& name) = 0;
   /// Reads all that the commit in use names, of the ranks r with r mod `of` equal to `part`.
   /// Returns a line for each part that is damaged or cannot be read. Errors: if that cannot be
-  /// done.
-  virtual Result<std::vector<std::string>> DamagedTiles(uint32_t part = 0,
-                                                        uint32_t of = 1) const = 0;
+  /// done; of `progress`.
+  virtual Result<std::vector<std::string>> DamagedTiles(
+      const offload::CheckProgress& progress = offload::kNoProgress, uint32_t part = 0,
+      uint32_t of = 1) const = 0;
   /// Reads everything, verifies every checksum and looks at every value, at the speed of the
   /// drives.
   virtual Result<CommitCheck> Check(const offload::CheckProgress& progress) = 0;

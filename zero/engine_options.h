@@ -67,6 +67,9 @@ struct EngineOptions {
   /// With several ranks: told what the calling thread does now, for messages, as in "waits for
   /// weights of h.3". Cheap. None: nobody asks.
   std::function<void(std::string_view what)> doing;
+  /// With several ranks: told of each piece of a commit that was written or read back, for which
+  /// other ranks may wait (comm::Job::Progressed). Cheap; any thread. If empty, nothing is told.
+  std::function<void()> progressed;
 
   // Tests may replace these: the function that makes the I/O engine of a path, and the one that
   // measures drives for the paths' shares. None: aio::CreateEngine and offload::MeasureSpeed.

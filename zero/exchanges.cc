@@ -10,14 +10,16 @@
 namespace penstock::zero {
 namespace {
 
-/// What ranks must plan alike, because it decides which operations they carry out.
+/// What ranks must plan alike, because it decides which operations they carry out, and whether a
+/// commit of theirs is verified.
 struct Common {
   uint64_t shared_slots;
   uint64_t gradient_buffers;
+  double verification_cost;
 };
 
-/// Replaces both by the least that a rank has.
-Status TakeLeast(RankLink& link, device::Device& device, Common* mine) {
+/// Replaces slots and buffers by the least that a rank has, and the cost by the largest.
+Status MakeCommon(RankLink& link, device::Device& device, Common* mine) {
   const uint32_t ranks = link.world().size;
   const Bytes part{sizeof(Common)};
   PENSTOCK_ASSIGN(const device::DeviceBuffer buffer, device.Allocate(part * ranks, "a plan"));
@@ -33,6 +35,7 @@ Status TakeLeast(RankLink& link, device::Device& device, Common* mine) {
   for (const Common& other : std::span(all, ranks)) {
     mine->shared_slots = std::min(mine->shared_slots, other.shared_slots);
     mine->gradient_buffers = std::min(mine->gradient_buffers, other.gradient_buffers);
+    mine->verification_cost = std::max(mine->verification_cost, other.verification_cost);
   }
   return {};
 }
@@ -63,10 +66,13 @@ Result<MemoryPlan> Exchanges::Plan(const EngineOptions& options, const offload::
                  options.host_memory - std::min(options.host_memory, options.host_reserved)));
   if (options.communicator == nullptr) return plan;
   link_ = std::make_unique<RankLink>(*options.communicator);
-  Common common{.shared_slots = plan.shared_slots, .gradient_buffers = plan.gradient_buffers};
-  PENSTOCK_TRY(TakeLeast(*link_, device, &common));
+  Common common{.shared_slots = plan.shared_slots,
+                .gradient_buffers = plan.gradient_buffers,
+                .verification_cost = plan.verification.cost};
+  PENSTOCK_TRY(MakeCommon(*link_, device, &common));
   plan.shared_slots = static_cast<uint32_t>(common.shared_slots);
   plan.gradient_buffers = static_cast<uint32_t>(common.gradient_buffers);
+  DecideByCost(common.verification_cost, options.config, plan.verification);
   return plan;
 }
 

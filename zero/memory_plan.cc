@@ -5,7 +5,6 @@
 #include "offload/commit_verifier.h"
 #include "offload/slab.h"
 #include "offload/tile_spread.h"
-#include "zero/commit_verification.h"
 #include "zero/device_figures.h"
 #include "zero/gradient_batches.h"
 #include "zero/gradient_exchange.h"
@@ -35,15 +34,13 @@ Bytes InSlab(Bytes size) { return AlignUp(size, offload::kSlabAlignment); }
 constexpr Bytes kTileBookkeeping{1536};
 constexpr Bytes kModuleBookkeeping = 24_KiB;
 
-Bytes Bookkeeping(const ShardLayout& layout, const config::Config& config) {
+Bytes Bookkeeping(const ShardLayout& layout, const config::Config& config, const MemoryPlan& plan) {
   const Bytes exchanged =
       StepLosses::HostNeed(config.gradient_accumulation_steps, layout.world_size) +
       Mapped(ZeroCounter::Need(layout, config)) +
       (layout.world_size > 1 ? Mapped(NormExchange::Need(layout, TakesTwoPasses(config))) : 0_B) +
       (TakesTwoPasses(config) ? Mapped(TrustBlocks::Need(layout)) : 0_B);
-  const Bytes verified = PlanCommitVerification(layout, config).on
-                             ? Mapped(offload::CommitVerifier::Room(layout))
-                             : 0_B;
+  const Bytes verified = plan.verification.on ? Mapped(offload::CommitVerifier::Room(layout)) : 0_B;
   return kTileBookkeeping * layout.tiles.size() + kModuleBookkeeping * layout.model.modules.size() +
          BlockSumsOf(layout) + exchanged + verified;
 }
@@ -69,7 +66,10 @@ uint32_t MinimumSlots(const ModelSpec& model, const ShardLayout& layout,
 
 MemoryPlan MinimumPlan(const ModelSpec& model, const ShardLayout& layout,
                        const config::Config& config) {
-  return {.shared_slots = MinimumSlots(model, layout, config), .store = MinimumStore(config)};
+  const TileStoreOptions store = MinimumStore(config);
+  return {.shared_slots = MinimumSlots(model, layout, config),
+          .store = store,
+          .verification = PlanCommitVerification(layout, config, store)};
 }
 
 /// The bytes that one more pair of blocks costs; zero if no home is on the drive.
@@ -87,8 +87,8 @@ Bytes PairBytes(const ShardLayout& layout, const TileStoreOptions& store) {
 class HostBudget {
  public:
   HostBudget(const ShardLayout& layout, const config::Config& config, Bytes available,
-             TileStoreOptions& store)
-      : layout_(layout), config_(config), available_(available), store_(store) {}
+             MemoryPlan& plan)
+      : layout_(layout), config_(config), available_(available), plan_(plan), store_(plan.store) {}
 
   void Spend() {
     const uint64_t tiles = layout_.tiles.size();
@@ -129,11 +129,11 @@ class HostBudget {
     return drives * std::max<uint64_t>(4, 2 * (in_flight / pair + 1));
   }
   bool AllTilesFit() const {
-    TileStoreOptions all = store_;
-    all.host_tiles = layout_.tiles.size();
+    MemoryPlan all = plan_;
+    all.store.host_tiles = layout_.tiles.size();
     return HostNeed(layout_, config_, all).total() <= available_;
   }
-  Bytes Left() const { return available_ - HostNeed(layout_, config_, store_).total(); }
+  Bytes Left() const { return available_ - HostNeed(layout_, config_, plan_).total(); }
   template <typename Add>
   void AddBlocks(uint64_t most, Bytes size, Add add) {
     add(std::min(Left() / size, most));
@@ -153,8 +153,20 @@ class HostBudget {
   const ShardLayout& layout_;
   const config::Config& config_;
   const Bytes available_;
-  TileStoreOptions& store_;
+  const MemoryPlan& plan_;
+  TileStoreOptions& store_;  ///< of the plan
 };
+
+void SpendHost(const ShardLayout& layout, const config::Config& config, Bytes available,
+               MemoryPlan& plan) {
+  const TileStoreOptions least = plan.store;
+  HostBudget(layout, config, available, plan).Spend();
+  const bool counted = plan.verification.on;
+  plan.verification = PlanCommitVerification(layout, config, plan.store);
+  if (plan.verification.on == counted) return;
+  plan.store = least;
+  HostBudget(layout, config, available, plan).Spend();
+}
 
 /// The sums of gradients where one rank trains alone: of each module that is not repeated, and of
 /// the largest that is; once more for a micro-batch's, if those are rounded.
@@ -241,17 +253,18 @@ DeviceBytes DeviceNeed(const ModelSpec& model, const ShardLayout& layout,
 }
 
 HostBytes HostNeed(const ShardLayout& layout, const config::Config& config,
-                   const TileStoreOptions& store) {
+                   const MemoryPlan& plan) {
+  const TileStoreOptions& store = plan.store;
   const Bytes weight = InSlab(layout.largest_weight());
   const Bytes record = InSlab(layout.largest_record());
   if (IsResident(config)) {
     return {.parameters = weight * store.record_blocks,
             .gradients = {},
             .states = record * store.record_blocks,
-            .bookkeeping = Bookkeeping(layout, config) + Mapped(DeviceFigures::Need(layout))};
+            .bookkeeping = Bookkeeping(layout, config, plan) + Mapped(DeviceFigures::Need(layout))};
   }
   HostBytes need;
-  need.bookkeeping = Bookkeeping(layout, config);
+  need.bookkeeping = Bookkeeping(layout, config, plan);
   need.gradients = InSlab(layout.gradient_bytes());
   need.parameters = store.weight_home == Tier::kHost ? InSlab(layout.weight_bytes())
                                                      : weight * store.weight_blocks;
@@ -267,8 +280,9 @@ HostBytes HostNeed(const ShardLayout& layout, const config::Config& config,
 
 MemoryMinimum MinimumMemory(const ModelSpec& model, const ShardLayout& layout,
                             const config::Config& config) {
-  const DeviceBytes device = DeviceNeed(model, layout, config, MinimumPlan(model, layout, config));
-  const HostBytes host = HostNeed(layout, config, MinimumStore(config));
+  const MemoryPlan plan = MinimumPlan(model, layout, config);
+  const DeviceBytes device = DeviceNeed(model, layout, config, plan);
+  const HostBytes host = HostNeed(layout, config, plan);
   return {.device_minimum = device.total(),
           .host_minimum = host.total(),
           .device_sum = Sum({{"parameters", device.parameters},
@@ -310,7 +324,7 @@ Result<MemoryPlan> PlanMemory(const ModelSpec& model, const ShardLayout& layout,
   larger.gradient_buffers = 2;
   if (layout.world_size > 1 && repeated > 0 && fits(larger)) plan = larger;
   if (IsResident(config)) {
-    HostBudget(layout, config, host_available, plan.store).Spend();
+    SpendHost(layout, config, host_available, plan);
     return plan;
   }
   const auto add_slots = [&](uint32_t most) {
@@ -326,7 +340,7 @@ Result<MemoryPlan> PlanMemory(const ModelSpec& model, const ShardLayout& layout,
   larger.stages_layers = true;
   if (fits(larger)) plan = larger;
   add_slots(repeated);
-  HostBudget(layout, config, host_available, plan.store).Spend();
+  SpendHost(layout, config, host_available, plan);
   return plan;
 }
 

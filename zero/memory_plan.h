@@ -9,6 +9,7 @@
 #include "config/config.h"
 #include "offload/layout.h"
 #include "offload/tile_store.h"
+#include "zero/commit_verification.h"
 #include "zero/engine.h"
 #include "zero/model.h"
 
@@ -26,6 +27,7 @@ struct MemoryPlan {
   /// Host blocks. With states on the device, `record_blocks` pairs of them: tiles on their way
   /// between device and drive.
   offload::TileStoreOptions store;
+  CommitVerification verification;  ///< whether commits are verified, whose room is counted then
 };
 
 /// Returns whether states and weights all live on the device, so that the CPU does no optimizer
@@ -70,11 +72,13 @@ struct HostBytes {
   Bytes total() const { return slab() + bookkeeping; }
 };
 HostBytes HostNeed(const offload::ShardLayout& layout, const config::Config& config,
-                   const offload::TileStoreOptions& store);
+                   const MemoryPlan& plan);
 
 /// Spends the budgets: first the minimum of every class, then a second device slot, staging for a
 /// layer's gradients, and as many further slots as fit; in host
 /// memory blocks to keep the drives busy, then tiles that live there, then blocks to read ahead.
+/// The fewer tiles live on the drive, the more of a step verification costs: so it is decided with
+/// its room counted, and the host memory is spent anew without that where "auto" is then off.
 /// Errors: kBudget, with the sum that does not fit and the smallest limit that works.
 Result<MemoryPlan> PlanMemory(const ModelSpec& model, const offload::ShardLayout& layout,
                               const config::Config& config, Bytes device_available,

@@ -39,7 +39,7 @@ Result<std::unique_ptr<Engine>> ResidentEngine::Create(EngineOptions options,
 
 Status ResidentEngine::Build(device::Device& device) {
   PENSTOCK_ASSIGN(const MemoryPlan plan, exchanges_.Plan(options_, layout_, device));
-  const HostBytes need = HostNeed(layout_, options_.config, plan.store);
+  const HostBytes need = HostNeed(layout_, options_.config, plan);
   PENSTOCK_ASSIGN(Reservation reservation,
                   ledger_.Charge(Tier::kHost, MemoryClass::kStates, need.total()));
   reservations_.push_back(std::move(reservation));
@@ -55,7 +55,7 @@ Status ResidentEngine::Build(device::Device& device) {
   const std::span<std::byte> blocks[] = {slab_->bytes()};
   PENSTOCK_TRY(io_.RegisterMemory(blocks, options_.state_folders));
   PENSTOCK_ASSIGN(registration_, device.RegisterHost(slab_->bytes()));
-  PENSTOCK_ASSIGN(verifier_, io_.CreateVerifier(options_, layout_));
+  PENSTOCK_ASSIGN(verifier_, io_.CreateVerifier(options_, layout_, plan.verification));
 
   PENSTOCK_ASSIGN(compute_, ComputeStream::Create(device, options_.compute_stream));
   for (const ModuleId module : offload::Ids<ModuleId>(layout_.model.modules.size())) {
@@ -233,6 +233,7 @@ Status ResidentEngine::WriteTiles(std::vector<offload::CommittedTile>& tiles) {
                     std::min(StartThreads(), kMaxHashThreads));
   for (const TileId tile : layout_.Tiles()) {
     if (layout_.frozen(tile) && committed_version_) continue;  // it is there
+    if (options_.progressed) options_.progressed();
     PENSTOCK_TRY(writer.Write({.tile = tile,
                                .version = layout_.frozen(tile) ? 0 : version_,
                                .weight = WeightOf(tile),

@@ -45,7 +45,7 @@ std::unique_ptr<offload::Schedule> StateEngine::PlanSchedule(const ModelSpec& mo
 Status StateEngine::Build(const MemoryPlan& plan, const ComputeDevice& device) {
   shared_slots_ = plan.shared_slots;
   schedule_ = PlanSchedule(options_.model);
-  const HostBytes need = HostNeed(layout_, options_.config, plan.store);
+  const HostBytes need = HostNeed(layout_, options_.config, plan);
   const std::pair<MemoryClass, Bytes> charges[] = {
       {MemoryClass::kParameters, need.parameters},
       {MemoryClass::kGradients, need.gradients},
@@ -59,9 +59,10 @@ Status StateEngine::Build(const MemoryPlan& plan, const ComputeDevice& device) {
   PENSTOCK_ASSIGN(slab_, offload::Slab::Create(need.slab()));
   PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_, device, *slab_));
   AddTierNotice(plan.store);
-  PENSTOCK_ASSIGN(verifier_, io_.CreateVerifier(options_, layout_));
+  PENSTOCK_ASSIGN(verifier_, io_.CreateVerifier(options_, layout_, plan.verification));
   offload::TileStoreOptions of_store = plan.store;
   of_store.hash_threads = std::max(1, io_.threads.counts.optimizer);
+  of_store.progressed = options_.progressed;
   store_ = std::make_unique<offload::TileStore>(layout_, *schedule_, of_store, *slab_, *io_.file);
   // Commits alone write what is at home on the host: pinning all of it would take longer than they.
   const bool all = options_.config.aio.registered_buffers == aio::Registration::kOn;

@@ -11,7 +11,6 @@
 #include "offload/drive_speed.h"
 #include "offload/state_format.h"
 #include "offload/uuid.h"
-#include "zero/commit_verification.h"
 #include "zero/memory_plan.h"
 #include "zero/numa_placement.h"
 #include "zero/start_team.h"
@@ -165,12 +164,13 @@ void StateIo::EndSetup() {
 }
 
 Result<std::unique_ptr<offload::CommitVerifier>> StateIo::CreateVerifier(
-    const EngineOptions& options, const offload::ShardLayout& layout) {
-  const CommitVerification plan = PlanCommitVerification(layout, options.config);
+    const EngineOptions& options, const offload::ShardLayout& layout,
+    const CommitVerification& plan) {
   if (!plan.notice.empty()) notices.push_back(plan.notice);
   verifies_first_alone = options.verify_first_commit && !plan.on;
   if (!plan.on && !verifies_first_alone) return std::unique_ptr<offload::CommitVerifier>();
-  return offload::CommitVerifier::Create(layout, *file, std::max(1, threads.counts.optimizer));
+  return offload::CommitVerifier::Create(layout, *file, std::max(1, threads.counts.optimizer),
+                                         options.progressed);
 }
 
 void StateIo::EndCommit(std::unique_ptr<offload::CommitVerifier>& verifier) {

@@ -13,6 +13,7 @@
 #include "offload/commit_verifier.h"
 #include "offload/slab.h"
 #include "offload/state_file.h"
+#include "zero/commit_verification.h"
 #include "zero/state_port.h"
 #include "zero/thread_plan.h"
 
@@ -53,7 +54,8 @@ struct StateIo {
   /// Makes what verifies commits; null, if they are not verified. Adds a notice if the user has to
   /// know. Errors: kOutOfMemory.
   Result<std::unique_ptr<offload::CommitVerifier>> CreateVerifier(
-      const EngineOptions& options, const offload::ShardLayout& layout);
+      const EngineOptions& options, const offload::ShardLayout& layout,
+      const CommitVerification& plan);
   /// Says that a commit has ended: lets a verifier go that was made for the first one alone, which
   /// comes before any step.
   void EndCommit(std::unique_ptr<offload::CommitVerifier>& verifier);

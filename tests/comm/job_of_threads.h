@@ -88,6 +88,7 @@ class JobOfThreads : public Job {
   }
   Status Vote(uint64_t, uint64_t) override { return Agree({}); }
   void Doing(std::string_view) override {}
+  void Progressed() override {}
   void Entered(const Operation& operation, OperationState state) override EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     entries_.push_back({operation, state});

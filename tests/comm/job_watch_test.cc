@@ -288,6 +288,27 @@ TEST_F(WatchTest, SeveralThatDoNotVoteAreAllNamed) {
             "missing are ranks 0, 1, 3");
 }
 
+/// Rank 1 verifies its part of the commit, and the others wait in an operation, or for its vote.
+TEST_F(WatchTest, ARankThatGetsOnIsNotStuckHoweverLongOthersWait) {
+  for (const bool in_operation : {false, true}) {
+    Begin(3, seconds(30), seconds(60));
+    for (const uint32_t rank : {0, 2}) {
+      watch_->Voted(rank, 10);
+      if (in_operation) IsIn(rank, Op(11, 3));
+    }
+    for (uint64_t pieces = 1; pieces < 20; ++pieces) {
+      watch_->Heard(1, {.pieces = pieces, .doing = "waits for the commit of step 10"});
+      EXPECT_EQ(Pass(60), "");
+    }
+    watch_->Heard(1, {.pieces = 19, .doing = "waits for the commit of step 10"});
+    EXPECT_EQ(Pass(1), in_operation
+                           ? "weights of h.3 (operation 3 of step 11): rank 1 (host b, pid 101) "
+                             "did not arrive within 60 s; rank 1 waits for the commit of step 10"
+                           : "the commit of step 10: rank 1 (host b, pid 101) has not made its "
+                             "part within 60 s; rank 1 waits for the commit of step 10");
+  }
+}
+
 TEST_F(WatchTest, CommitsThatAreMadeInTimeAreNotStuck) {
   Begin(2, seconds(30), seconds(60));
   for (uint64_t step = 1; step < 20; ++step) {

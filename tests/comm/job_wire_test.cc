@@ -114,7 +114,8 @@ TEST(WireTest, AStatusArrivesWithItsCode) {
 }
 
 TEST(WireTest, ProgressAndMembersArriveAsTheyWere) {
-  const Progress progress = {.enqueued = Operation{12, 18, "weights of h.4"},
+  const Progress progress = {.pieces = 1ULL << 40,
+                             .enqueued = Operation{12, 18, "weights of h.4"},
                              .begun = Operation{12, 17, "weights of h.3"},
                              .ended = std::nullopt,
                              .doing = "waits for weights of h.2"};

@@ -1,5 +1,6 @@
 """Ctrl-C: a running step is finished and committed; anything else that was begun is removed."""
 import os
+import pathlib
 import signal
 import subprocess
 
@@ -7,6 +8,21 @@ import harness
 from harness import make_config, read_rows, read_summary
 
 NOTICE = "penstock: finishing this step and committing; interrupt again to quit at once\n"
+
+
+def tree(folder):
+    """The files of a folder, with when they were last changed."""
+    return {path: os.stat(path).st_mtime_ns for path in map(str, pathlib.Path(folder).rglob("*"))
+            if os.path.isfile(path)}
+
+
+def opened_by(program):
+    """The paths of the files that a process has open now."""
+    folder = pathlib.Path("/proc", str(program.pid), "fd")
+    try:
+        return {os.readlink(link) for link in folder.iterdir()}
+    except OSError:  # one was closed meanwhile
+        return set()
 
 
 class InterruptTest(harness.PenstockTest):
@@ -75,6 +91,27 @@ class InterruptTest(harness.PenstockTest):
         self.assertIn("interrupted before the first step", stderr)
         self.assertFalse(os.path.exists(run))
         self.assertEqual(os.listdir(nvme), [])
+
+    def test_a_resume_that_verifies_its_commit_leaves_the_run_as_it_was(self):
+        # 38 million weights take long enough to be interrupted.
+        nvme = self.make_folder("nvme")
+        config = make_config(dtype="bf16", param="nvme", optimizer="nvme", nvme_path=nvme)
+        model = self.make_model("large", n_layer=12, n_embd=512, n_head=8)
+        run = self.trained(config, steps=0, model=model)
+        state, = (os.path.join(nvme, name) for name in os.listdir(nvme))
+        before = tree(run)
+        program = self.running("train", "--model", model, "--data", self.make_data(), "--config",
+                               self.write("config.json", config), "--out", run, "--resume",
+                               "--steps", "1000000", stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
+        self.wait_until(lambda: state in opened_by(program), program)
+        program.send_signal(signal.SIGINT)
+        stdout, stderr = program.communicate(timeout=harness.TIMEOUT_S)
+        self.assertEqual((program.returncode, stdout), (130, ""), stderr)
+        self.assertIn("penstock: stopping; interrupt again to quit at once\n", stderr)
+        self.assertIn("interrupted while the commit was verified: the run is as it was", stderr)
+        self.assertEqual(tree(run), before)
+        self.trained(config, "--resume", steps=1, model=model, out=run)
 
     def test_an_export_leaves_nothing_behind(self):
         # 38 million weights take long enough to be interrupted.

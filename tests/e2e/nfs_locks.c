@@ -71,18 +71,24 @@ static void path_of(int descriptor, char* path, size_t size) {
   path[length > 0 ? length : 0] = 0;
 }
 
-int close(int descriptor) {
+/* Closes a descriptor, or makes it one of what `other` is of. */
+static int let_go(int descriptor, int other, int flags) {
   struct stat info;
   char path[4096] = "";
   if (syscall(SYS_fstat, descriptor, &info) == 0 && S_ISREG(info.st_mode)) {
     path_of(descriptor, path, sizeof path);
   }
-  int result = (int)syscall(SYS_close, descriptor);
+  int result = other < 0 ? (int)syscall(SYS_close, descriptor)
+                         : (int)syscall(SYS_dup3, other, descriptor, flags);
   if (path[0] != 0 && is_kept(path) && !is_open(&info)) {
     syscall(SYS_unlinkat, AT_FDCWD, path, 0);
   }
   return result;
 }
+
+int close(int descriptor) { return let_go(descriptor, -1, 0); }
+
+int dup3(int other, int descriptor, int flags) { return let_go(descriptor, other, flags); }
 
 int fstat(int descriptor, struct stat* info) {
   int result = (int)syscall(SYS_fstat, descriptor, info);

@@ -7,6 +7,7 @@ from unittest import mock
 
 import harness
 from harness import make_config
+from ranks_harness import RanksTest
 
 # A library that gives locks by these rules (nfs_locks.c).
 NFS_LOCKS = os.environ.get("PENSTOCK_NFS_LOCKS", "")
@@ -121,6 +122,24 @@ class NfsLocksTest(harness.PenstockTest):
         for command in ("inspect", "snapshots"):
             self.assertNotEqual(harness.penstock(command, self.make_folder("file/of")).code, 0)
         self.assertEqual(os.listdir(self.make_folder("file/of")), [])
+
+
+@unittest.skipUnless(NFS_LOCKS, "the library of NFS's locks is not built here")
+class NfsRanksTest(RanksTest):
+    def test_a_rank_that_ends_before_the_first_step_leaves_no_folder_behind(self):
+        run = self.path("run")
+        # 85 million weights are seconds of work.
+        model = self.make_model("large", n_layer=12, n_embd=768, n_head=12)
+        config = self.config()
+        config["penstock"].pop("tile_elements")
+        with mock.patch.dict(os.environ, LD_PRELOAD=NFS_LOCKS):
+            with self.started(2, run, config, model=model, device_memory="1GiB",
+                              host_memory="1GiB") as programs:
+                self.wait_until(lambda: os.path.exists(os.path.join(run, "run.json")), programs[0])
+                programs[1].kill()
+                self.assert_others_end(programs, victim=1, pattern="rank 1 .* ended",
+                                       within=harness.TIMEOUT_S)
+        self.assertFalse(os.path.exists(run), os.path.exists(run) and os.listdir(run))
 
 
 if __name__ == "__main__":

@@ -206,6 +206,20 @@ class PlanCommandTest(PlanTest):
         summary = read_summary(self.trained(config, *limits, steps=2, model=model))
         self.assertEqual(summary["nvme_verify_bytes"], 0)
 
+    def test_a_run_verifies_its_commits_where_the_plan_says_so_wherever_tiles_live(self):
+        model = self.make_model("1M", **SHAPES["1M"])
+        config = merge(self.config_of("nvme", "bf16", 1), {"penstock": {
+            "tile_elements": 65536, "tier_split": True, "commit_every_steps": 30}})
+        seen = set()
+        for host in ("12MiB", "16MiB", "64MiB"):
+            limits = ("--sequence-length", "32", "--device-memory", "64MiB", "--host-memory", host)
+            plan = self.plan_of(config, *limits, model=model)
+            seen.add(plan["verify_commits"])
+            summary = read_summary(self.trained(config, *limits, steps=1, model=model))
+            self.assertEqual(summary["nvme_verify_bytes"] > 0, plan["verify_commits"], host)
+            self.assertEqual(summary["host_peak_bytes"], plan["host_bytes"], host)
+        self.assertEqual(seen, {True, False}, "both are tried")
+
     def test_deepspeeds_estimate_is_exact(self):
         outcome = self.plan("--model", "t5:h=2048,l=24,v=32128,i=5120,heads=32,d=64", "--as",
                             "deepspeed", "--json")

@@ -241,10 +241,12 @@ class NoCommitTest(ResumeTest):
         self.overwrite(self.first, 4096, b"x")  # the layout
         self.resumed(self.run_folder, self.conf, steps=5)
 
-    def test_an_emptied_state_of_a_run_that_has_rows_is_damaged(self):
+    def test_an_emptied_state_of_a_run_that_has_rows_is_said_to_be_empty(self):
         os.truncate(self.first, 0)
         outcome = self.resume(self.run_folder, self.conf)
-        self.assert_fails(outcome, 3, self.first)
+        self.assert_fails(outcome, 3, f"state file {self.first} is empty",
+                          "restore it from a copy")
+        self.assertNotIn("damaged", outcome.stderr)
         self.assertNotIn("clean", outcome.stderr)
 
     def test_a_run_with_neither_rows_nor_a_state_has_no_commit_unless_its_drive_is_away(self):

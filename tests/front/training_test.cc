@@ -3,12 +3,14 @@
 
 #include <gmock/gmock.h>
 
+#include "front/description.h"
 #include "tests/aio/faulty_writes.h"
 #include "tests/front/c_training.h"
 
 namespace penstock::front {
 namespace {
 
+using ::testing::Contains;
 using ::testing::HasSubstr;
 
 Result<Plan> PlanWithFault(const TempFolder& folder, aio::Operation operation,
@@ -139,6 +141,29 @@ TEST(TrainingTest, ACommitWithABadWriteIsTakenBackAndTheOneBeforeContinues) {
     EXPECT_EQ((*training)->counts().step, 1U);
     const Status trained = StepsWithCommits(**training);
     EXPECT_TRUE(trained.ok()) << trained.error().message;
+  }
+}
+
+/// By the keys of the configuration, as commits come when they are called for.
+TEST(TrainingTest, APlanSaysWhetherCommitsAreVerifiedAndATrainingDoesThat) {
+  for (const bool keeps_all : {false, true}) {
+    const TempFolder folder;
+    json config = ConfigOf(kHomes[3], folder.Path());
+    config["penstock"].update(
+        {{"tier_split", keeps_all}, {"commit_every_steps", 100}, {"commit_every_seconds", 0}});
+    auto plan =
+        MakePlan(config.dump(), ModelOf("bf16").dump(), json{{"folders", {folder.Path()}}}.dump());
+    ASSERT_TRUE(plan.ok()) << plan.error().message;
+    EXPECT_EQ(json::parse(DescribePlan(*plan))["verify_commits"], !keeps_all);
+    auto training = Training::Create(*std::move(plan));
+    ASSERT_TRUE(training.ok()) << training.error().message;
+    ASSERT_TRUE(FillAll(**training).ok());
+    ASSERT_TRUE((*training)->BeginCommit("{}").ok());
+    ASSERT_TRUE((*training)->FinishCommit().ok());
+    EXPECT_EQ((*training)->engine().counters().nvme_verify_bytes == 0, keeps_all);
+    EXPECT_EQ(::testing::Matches(Contains(HasSubstr("steps move nothing on the drive")))(
+                  (*training)->notices()),
+              keeps_all);
   }
 }
 

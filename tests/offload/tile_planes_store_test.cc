@@ -192,7 +192,7 @@ TEST_F(TilePlanesStoreTest, AStateWithFrozenTilesIsCheckedAndCopiedAsAnyOtherIs)
   Commit(1);
   const auto state =
       WholeState::Open({StatePathsIn({folder_}, file_->uuid())}, StateLock::kHeld).value();
-  const auto check = CheckState(state.rank(0), [](Bytes, Bytes) {});
+  const auto check = CheckState(state.rank(0), kNoProgress);
   ASSERT_TRUE(check.ok()) << check.error().message;
   EXPECT_THAT(check->damages, ::testing::IsEmpty());
   const std::string copy = folder_ / "copy.state";

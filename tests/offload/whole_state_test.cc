@@ -66,7 +66,7 @@ class WholeStateTest : public FolderTest {
         ASSERT_TRUE(read.ok()) << read.error().message;
         EXPECT_EQ(bytes.record.back(), static_cast<std::byte>(step));
       }
-      const auto check = CheckState(state.rank(rank), [](Bytes, Bytes) {});
+      const auto check = CheckState(state.rank(rank), kNoProgress);
       ASSERT_TRUE(check.ok()) << check.error().message;
       EXPECT_THAT(check->damages, IsEmpty());
       EXPECT_EQ(check->read == 0_B, state.rank(rank).layout().tiles.empty());

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,6 +33,15 @@ using ::testing::Not;
 bool Verifies(const aio::Request& request) {
   return request.operation == aio::Operation::kRead &&
          request.priority == aio::Priority::kWriteBack;
+}
+
+/// Where every part lives in its home.
+CommitVerification PlanFor(const offload::ShardLayout& layout, const EngineOptions& options,
+                           uint64_t host_tiles = 0) {
+  return PlanCommitVerification(layout, options.config,
+                                {.weight_home = options.config.parameter_home,
+                                 .record_home = options.config.optimizer_home,
+                                 .host_tiles = host_tiles});
 }
 
 /// What a drive was asked for.
@@ -182,8 +192,7 @@ TEST_F(CommitVerificationTest, AStateThatIsMovedHasItsFirstCommitVerifiedAndNoOt
       ASSERT_TRUE(run.created().ok()) << run.created().error().message;
       ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
       ASSERT_TRUE(run.session().Commit("{}").ok());
-      const uint64_t read =
-          PlanCommitVerification(run.session().layout(), options.config).read.value;
+      const uint64_t read = PlanFor(run.session().layout(), options).read.value;
       EXPECT_EQ(log.verified_bytes, read);
       EXPECT_EQ(run.session().counters().nvme_read_bytes, 0U) << "no step has read";
       ASSERT_TRUE(run.Step(1, 1.0F).ok());
@@ -246,7 +255,7 @@ TEST_F(CommitVerificationTest, ARankVotesForACommitOnceItIsVerified) {
   };
   ToyRun run(options, 64_MiB);
   ASSERT_TRUE(run.created().ok()) << run.created().error().message;
-  read = PlanCommitVerification(run.session().layout(), options.config).read.value;
+  read = PlanFor(run.session().layout(), options).read.value;
   ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
   for (uint64_t t = 1; t <= 2; ++t) {
     ASSERT_TRUE(run.Step(t, 1.0F).ok());
@@ -282,8 +291,7 @@ TEST_F(CommitVerificationTest, NothingIsReadButWhatThePlanSaysAndNoStepCountsIt)
       ASSERT_TRUE(TrainOn(run, 1, 1, /*skips=*/true).ok());
       ASSERT_TRUE(run.session().Drain().ok());
       counters[verifies ? 1 : 0] = run.session().counters();
-      const CommitVerification plan =
-          PlanCommitVerification(run.session().layout(), options.config);
+      const CommitVerification plan = PlanFor(run.session().layout(), options);
       // Step 3 is skipped: its commit names the tiles of the one before, which were read back.
       EXPECT_EQ(log.verified_bytes, verifies ? (kSteps - 1) * plan.read.value : 0);
       EXPECT_EQ(run.session().counters().nvme_verify_bytes, log.verified_bytes);
@@ -295,15 +303,40 @@ TEST_F(CommitVerificationTest, NothingIsReadButWhatThePlanSaysAndNoStepCountsIt)
   }
 }
 
+/// Other ranks that wait for it do not take it for stuck.
+TEST_F(CommitVerificationTest, ACommitSaysThatItGetsOnWhileItIsWrittenAndReadBack) {
+  for (const Tier home : {Tier::kNvme, Tier::kHost, Tier::kDevice}) {
+    for (const bool verifies : {false, true}) {
+      EngineOptions options = Verified({.name = "x", .parameters = home, .optimizer = home});
+      if (!verifies) options.config.verify_commits = config::VerifyCommits::kOff;
+      std::atomic<uint64_t> pieces = 0;
+      options.progressed = [&pieces] { ++pieces; };
+      ToyRun run(options, 64_MiB);
+      ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+      ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
+      ASSERT_TRUE(run.Step(1, 1.0F).ok());
+      ASSERT_TRUE(run.session().Drain().ok());
+      EXPECT_EQ(pieces, 0U);
+      ASSERT_TRUE(run.session().Commit("{}").ok());
+      const size_t tiles = run.session().layout().tiles.size();
+      const size_t parts = (home == Tier::kNvme ? 0 : 1) + (verifies ? 2 : 0);
+      EXPECT_GE(pieces, parts * tiles) << ToString(home) << verifies;
+    }
+  }
+}
+
 TEST_F(CommitVerificationTest, TheRoomIsInThePlanAndIsNoMoreThanATile) {
   EngineOptions options = Verified({.name = "nvme", .tile_elements = 1 << 20});
   const offload::ShardLayout layout = MakeLayout(options.model, options.config);
   const Bytes room = offload::CommitVerifier::Room(layout);
   EXPECT_GT(room, 0_B);
   EXPECT_LE(room, std::max(layout.largest_weight() + layout.largest_record(), 32_KiB));
-  const Bytes with = HostNeed(layout, options.config, {}).total();
+  const auto need = [&] {
+    return MinimumMemory(options.model, layout, options.config).host_minimum;
+  };
+  const Bytes with = need();
   options.config.verify_commits = config::VerifyCommits::kOff;
-  const Bytes without = HostNeed(layout, options.config, {}).total();
+  const Bytes without = need();
   EXPECT_EQ(with - without, room);
 }
 
@@ -315,23 +348,73 @@ TEST_F(CommitVerificationTest, AutoVerifiesWhereItCostsAFiftiethOfWhatStepsMove)
   // Every part is read and written in a step, and read once by a commit.
   for (const auto& [steps, on] : {std::pair(24, false), {25, true}, {100, true}}) {
     config.commit_every_steps = steps;
-    const CommitVerification plan = PlanCommitVerification(layout, config);
+    const CommitVerification plan = PlanFor(layout, options);
     EXPECT_EQ(plan.on, on) << steps;
-    EXPECT_DOUBLE_EQ(*plan.share, 0.5 / steps);
+    EXPECT_DOUBLE_EQ(plan.cost, 0.5 / steps);
     EXPECT_EQ(plan.notice.empty(), on) << plan.notice;
   }
   config.commit_every_steps = 1;
-  EXPECT_THAT(PlanCommitVerification(layout, config).notice,
+  EXPECT_THAT(PlanFor(layout, options).notice,
               AllOf(HasSubstr("commits are not verified: reading commits back would cost 50 % of "
                               "the steps between two commits"),
                     HasSubstr("when the commit before may be overwritten already"),
                     HasSubstr("set penstock.verify_commits to true")));
   config.verify_commits = config::VerifyCommits::kOn;
-  EXPECT_TRUE(PlanCommitVerification(layout, config).on);
-  EXPECT_THAT(PlanCommitVerification(layout, config).notice, IsEmpty());
+  EXPECT_TRUE(PlanFor(layout, options).on);
+  EXPECT_THAT(PlanFor(layout, options).notice, IsEmpty());
   config.verify_commits = config::VerifyCommits::kOff;
-  EXPECT_FALSE(PlanCommitVerification(layout, config).on);
-  EXPECT_THAT(PlanCommitVerification(layout, config).notice, IsEmpty());
+  EXPECT_FALSE(PlanFor(layout, options).on);
+  EXPECT_THAT(PlanFor(layout, options).notice, IsEmpty());
+}
+
+/// Steps move half of the tiles, and a commit writes and reads back what host memory keeps.
+TEST_F(CommitVerificationTest, TilesThatHostMemoryKeepsAreReadBackAndMoveNothingInAStep) {
+  EngineOptions options = Options({.name = "nvme"});
+  options.config.commit_every_seconds = 0;
+  options.config.commit_every_steps = 100;
+  const offload::ShardLayout layout = MakeLayout(options.model, options.config);
+  const uint64_t tiles = layout.tiles.size();
+  double before = 0;
+  for (uint64_t at_home = 0; at_home <= tiles; ++at_home) {
+    const CommitVerification plan = PlanFor(layout, options, at_home);
+    EXPECT_EQ(plan.read, PlanFor(layout, options).read);
+    EXPECT_GT(plan.cost, before) << at_home;
+    EXPECT_EQ(plan.on, plan.cost <= kMaxVerificationShare) << at_home;
+    EXPECT_EQ(plan.notice.empty(), plan.on) << plan.notice;
+    before = plan.cost;
+  }
+  EXPECT_EQ(before, kUnknownCost);
+  EXPECT_THAT(PlanFor(layout, options, tiles).notice, HasSubstr("steps move nothing on the drive"));
+  options.config.commit_every_steps = 1'000'000;
+  EXPECT_TRUE(PlanFor(layout, options, tiles - 1).on);
+}
+
+TEST_F(CommitVerificationTest, AnEngineDoesWhatItsMemoryPlanSays) {
+  EngineOptions options = Options({.name = "nvme", .tier_split = true});
+  options.config.commit_every_seconds = 0;
+  options.config.commit_every_steps = 30;
+  const offload::ShardLayout layout = MakeLayout(options.model, options.config);
+  const Bytes least = MinimumMemory(options.model, layout, options.config).host_minimum;
+  std::set<bool> seen;
+  for (const Bytes more : {0_B, 64_KiB, 1_MiB, 64_MiB}) {
+    options.host_memory = least + more;
+    const auto plan =
+        PlanMemory(options.model, layout, options.config, 64_MiB, options.host_memory);
+    ASSERT_TRUE(plan.ok()) << plan.error().message;
+    seen.insert(plan->verification.on);
+    ToyRun run(options, 64_MiB);
+    ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+    ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
+    ASSERT_TRUE(run.Step(1, 1.0F).ok());
+    ASSERT_TRUE(run.session().Commit("{}").ok());
+    const uint64_t read = plan->verification.on ? plan->verification.read.value : 0;
+    EXPECT_EQ(run.session().counters().nvme_verify_bytes, read) << ToString(more);
+    EXPECT_EQ(run.session().host_peak(), HostNeed(layout, options.config, *plan).total());
+    if (!plan->verification.on) {
+      EXPECT_THAT(run.session().notices(), Contains(plan->verification.notice));
+    }
+  }
+  EXPECT_EQ(seen.size(), 2) << "both are tried";
 }
 
 TEST_F(CommitVerificationTest, AutoVerifiesWhereItTakesAFiftiethOfTheSecondsBetweenCommits) {
@@ -342,20 +425,20 @@ TEST_F(CommitVerificationTest, AutoVerifiesWhereItTakesAFiftiethOfTheSecondsBetw
   // 12 bytes an element of bf16 with two moments, at 1 GB/s unless the drive's speed is known.
   const double seconds = 12e-9 * static_cast<double>(layout.model.parameters);
   config.commit_every_seconds = 51 * seconds;
-  EXPECT_TRUE(PlanCommitVerification(layout, config).on);
+  EXPECT_TRUE(PlanFor(layout, options).on);
   config.commit_every_seconds = 49 * seconds;
-  EXPECT_FALSE(PlanCommitVerification(layout, config).on);
+  EXPECT_FALSE(PlanFor(layout, options).on);
   config.drive = {.read_gbps = 2, .write_gbps = 1};
-  EXPECT_TRUE(PlanCommitVerification(layout, config).on);
+  EXPECT_TRUE(PlanFor(layout, options).on);
   // Commits come by steps as well, and of those the cost is not known.
   config.commit_every_steps = 1000;
-  const CommitVerification plan = PlanCommitVerification(layout, config);
+  const CommitVerification plan = PlanFor(layout, options);
   EXPECT_FALSE(plan.on);
   EXPECT_THAT(plan.notice, HasSubstr("steps move nothing on the drive"));
   // No commit comes before the last.
   config.commit_every_steps = 0;
   config.commit_every_seconds = 0;
-  EXPECT_TRUE(PlanCommitVerification(layout, config).on);
+  EXPECT_TRUE(PlanFor(layout, options).on);
 }
 
 TEST_F(CommitVerificationTest, WithOneSlotDamageIsReportedAndNoOtherCommitIsPromised) {
@@ -363,7 +446,7 @@ TEST_F(CommitVerificationTest, WithOneSlotDamageIsReportedAndNoOtherCommitIsProm
   const offload::ShardLayout layout = MakeLayout(options.model, options.config);
   config::Config automatic = options.config;
   automatic.verify_commits = config::VerifyCommits::kAuto;
-  EXPECT_FALSE(PlanCommitVerification(layout, automatic).on);
+  EXPECT_FALSE(PlanCommitVerification(layout, automatic, {}).on);
   MakeFaulty(options, {"record of tile 2,", 3, BadWrite::kLost});
   {
     ToyRun run(options, 64_MiB);

@@ -36,7 +36,7 @@ struct Planned {
   Bytes Device(const MemoryPlan& plan) const {
     return DeviceNeed(model, layout, config, plan).total();
   }
-  Bytes Host(const MemoryPlan& plan) const { return HostNeed(layout, config, plan.store).total(); }
+  Bytes Host(const MemoryPlan& plan) const { return HostNeed(layout, config, plan).total(); }
 
   ModelSpec model;
   config::Config config;
@@ -104,8 +104,8 @@ TEST(MemoryPlanTest, WhereAllTilesFitTheyLiveOnTheHostAndNoneDoesWithoutASplit) 
   const size_t tiles = split.layout.tiles.size();
   EXPECT_EQ(split.With(kPlenty, kPlenty)->store.host_tiles, tiles);
   EXPECT_EQ(Planned(Tier::kNvme, Tier::kNvme).With(kPlenty, kPlenty)->store.host_tiles, 0);
-  offload::TileStoreOptions all = split.With(kPlenty, split.minimum.host_minimum)->store;
-  all.host_tiles = tiles;
+  MemoryPlan all = *split.With(kPlenty, split.minimum.host_minimum);
+  all.store.host_tiles = tiles;
   const Bytes need = HostNeed(split.layout, split.config, all).total();
   EXPECT_EQ(split.With(kPlenty, need)->store.host_tiles, tiles);
   EXPECT_LT(split.With(kPlenty, need - 1_B)->store.host_tiles, tiles);
@@ -142,7 +142,7 @@ TEST(MemoryPlanTest, EachDriveHasItsBlocksBeforeATileLivesOnTheHost) {
 
 TEST(MemoryPlanTest, HostMemoryIsTheSlabOfTheHomesAndWhatIsKnownOfTiles) {
   const Planned host(Tier::kHost, Tier::kHost);
-  const HostBytes need = HostNeed(host.layout, host.config, host.With(kPlenty, kPlenty)->store);
+  const HostBytes need = HostNeed(host.layout, host.config, *host.With(kPlenty, kPlenty));
   EXPECT_EQ(need.parameters, AlignUp(host.layout.weight_bytes(), offload::kSlabAlignment));
   EXPECT_EQ(need.states, AlignUp(host.layout.record_bytes(), offload::kSlabAlignment));
   EXPECT_EQ(need.gradients, AlignUp(host.layout.gradient_bytes(), offload::kSlabAlignment));

@@ -45,7 +45,9 @@ struct Case {
   Room room = Room::kLeast;
   uint64_t layer_elements = 30000;
   uint64_t tile_elements = 8192;
-  Bytes more_host;  ///< than the smallest
+  Bytes more_host;               ///< than the smallest
+  bool first_keeps_all = false;  ///< rank 0 has host memory for all that it has
+  int64_t commit_every_steps = 0;
   /// Of each step, of all ranks together; kSkippedStep's has the 13th.
   std::array<uint64_t, kSteps> micro_batches = {kGlobalBatch, kGlobalBatch, kGlobalBatch,
                                                 kGlobalBatch, kGlobalBatch};
@@ -149,6 +151,7 @@ class RanksTest : public ::testing::Test {
     config.communication = c.communication;
     config.tile_elements = c.tile_elements;
     config.gradient_accumulation_steps = kGlobalBatch / ranks;
+    config.commit_every_steps = c.commit_every_steps;
     config.optimizer.lr = 1e-2;
     config.optimizer.hyper = c.hyper;
     config.aio.kind = aio::EngineKind::kThreads;
@@ -203,7 +206,7 @@ class RanksTest : public ::testing::Test {
         ListingCommunicator listing(*communicators[rank], &listed_[rank]);
         if (ranks > 1) options.communicator = &listing;
         options.host_memory =
-            c.room == Room::kLeast
+            c.room == Room::kLeast && !(c.first_keeps_all && rank == 0)
                 ? Engine::MinimumMemory(model, config, options.world()).host_minimum + c.more_host
                 : 64_MiB;
         Rank mine{.ranks = ranks,

@@ -195,6 +195,26 @@ TEST_F(RanksTest, ALossThatIsNotFiniteOnOneRankSkipsTheStepOnAll) {
   }
 }
 
+/// Rank 0's steps move nothing on its drive.
+TEST_F(RanksTest, RanksVerifyTheirCommitsOnlyWhereThatCostsNoneOfThemTooMuch) {
+  for (const bool first_keeps_all : {false, true}) {
+    const Case c{.name = "x", .first_keeps_all = first_keeps_all, .commit_every_steps = 100};
+    const auto outcomes = ForEachRank(c, 2, [&](Rank& rank) -> Status {
+      PENSTOCK_TRY(Compute(rank, 1, {}).status());
+      PENSTOCK_TRY(rank.session->Commit("{}"));
+      EXPECT_EQ(rank.session->counters().nvme_verify_bytes == 0, first_keeps_all)
+          << "rank " << rank.rank;
+      const auto says = HasSubstr("steps move nothing on the drive");
+      EXPECT_EQ(::testing::Matches(::testing::Contains(says))(rank.session->notices()),
+                first_keeps_all);
+      return {};
+    });
+    for (const Status& outcome : outcomes) EXPECT_TRUE(outcome.ok()) << outcome.error().message;
+    TearDown();
+    SetUp();
+  }
+}
+
 TEST_F(RanksTest, ARankThatFailsEndsTheOthers) {
   for (const Tier home : {Tier::kNvme, Tier::kDevice}) {
     const Case c{.name = "fails", .parameters = home, .optimizer = home};

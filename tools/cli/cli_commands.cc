@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "base/files.h"
+#include "base/long_work.h"
 #include "offload/whole_commit.h"
 #include "run/run_folder.h"
 #include "tools/clean.h"
@@ -14,6 +15,7 @@
 #include "train/models/registry.h"
 #include "train/process/interrupt.h"
 #include "train/process/log.h"
+#include "train/process/watched_read.h"
 #include "train/weights/committed_model.h"
 #include "train/weights/export.h"
 #include "zero/committed_state.h"
@@ -55,9 +57,16 @@ Result<std::string> RunExport(const ExportCommand& command) {
   }
   options.dtype = command.dtype;
   options.stop_requested = [&interrupt] { return interrupt.requested(); };
+  LongWork work("exporting " + command.run, LogNotice);
+  options.progress = [&work](uint64_t done, uint64_t all) {
+    work.Note(static_cast<double>(done), static_cast<double>(all));
+  };
   Result<ExportReport> exported = ExportModel(*state, options);
   if (offload::MayUseOther(exported.status(), state->commits())) {
-    PENSTOCK_ASSIGN(const std::string left, offload::UseWholeCommit(*state));
+    PENSTOCK_ASSIGN(const std::string left,
+                    offload::UseWholeCommit(
+                        *state, WatchedRead("verifying the commit of " + command.run, interrupt,
+                                            "interrupted: what was exported so far is removed")));
     if (!left.empty()) {
       LogNotice(left);
       PENSTOCK_TRY(CheckInfo(info, *state));

@@ -21,6 +21,7 @@
 #include "train/loop/run_beginning.h"
 #include "train/loop/run_facts.h"
 #include "train/process/log.h"
+#include "train/process/watched_read.h"
 #include "train/weights/committed_model.h"
 #include "zero/lr_schedule.h"
 
@@ -112,19 +113,24 @@ Result<ResumePoint> OpenFilesOf(const Beginning& beginning, const std::optional<
   return ranks.Agree(OpenResumePoint(run, snapshot, LogNotice, offload::StateLock::kShared));
 }
 
-/// The newest commit that is whole on all ranks.
+/// The newest commit that is whole on all ranks. The first Ctrl-C ends the search for it.
 Result<ResumePoint> OpenPoint(const Beginning& beginning, const std::optional<RunFolder>& folder,
                               const std::optional<std::string>& snapshot, ModelFamilies families,
                               Ranks& ranks) {
+  const Interrupt interrupt(kOpeningInterruptNotice);
+  const char* const interrupted = "interrupted while the commit was verified: the run is as it was";
   PENSTOCK_ASSIGN(ResumePoint point, OpenFilesOf(beginning, folder, snapshot, ranks));
   PENSTOCK_ASSIGN(const Folder run, ranks.Agree(OpenShared(beginning)));
   const TogetherWith others{
       .rank = ranks.world().rank,
       .ranks = ranks.world().size,
       .agree = [&ranks](const Status& mine) { return ranks.Agree(mine); },
-      .gather = [&ranks](std::string mine) { return ranks.job().Gather(std::move(mine)); }};
+      .gather = [&ranks](std::string mine) { return ranks.job().Gather(std::move(mine)); },
+      .progress = WatchedRead("verifying the commit of " + beginning.run, interrupt, interrupted)};
   PENSTOCK_TRY(ranks.Agree(TakeWholeCommit(point, run, others)));
   PENSTOCK_TRY(ranks.Agree(CheckInfo(point.info, *point.state, families)));
+  const bool stops = interrupt.requested();
+  PENSTOCK_TRY(ranks.Agree(stops ? Status(Error{ErrorCode::kCancelled, interrupted}) : Status()));
   return point;
 }
 

@@ -92,6 +92,11 @@ std::function<void(std::string_view what)> Ranks::doing() {
   return [&job = *job_](std::string_view what) { job.Doing(what); };
 }
 
+std::function<void()> Ranks::progressed() {
+  if (alone()) return {};
+  return [&job = *job_] { job.Progressed(); };
+}
+
 void Ranks::ReportTo(std::string run, std::string run_uuid) {
   MutexLock lock(mutex_);
   run_ = std::move(run);

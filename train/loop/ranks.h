@@ -82,6 +82,8 @@ class Ranks {
   };
   /// Returns what tells the others what this rank does (comm::Job::Doing); none if it is alone.
   std::function<void(std::string_view what)> doing();
+  /// The same of comm::Job::Progressed.
+  std::function<void()> progressed();
   /// Sets where this rank leaves a report if the job fails (run/rank_reports.h): the path of
   /// RUN, which need not be seen from here, and its UUID.
   void ReportTo(std::string run, std::string run_uuid) EXCLUDES(mutex_);

@@ -27,12 +27,14 @@
 #include "train/loop/trainer.h"
 #include "train/process/interrupt.h"
 #include "train/process/log.h"
+#include "train/process/watched_read.h"
 #include "train/weights/committed_model.h"
 
 namespace penstock::train {
 namespace {
 
 constexpr const char* kLatest = "latest";
+constexpr const char* kWasInterrupted = "interrupted: the run is as it was";
 
 Error Refused(const std::string& what) { return {ErrorCode::kInvalidArgument, "replay: " + what}; }
 
@@ -50,7 +52,11 @@ Result<Origin> ReadOrigin(const Folder& of, const std::optional<std::string>& sn
   Origin origin{.snapshot = snapshot};
   PENSTOCK_ASSIGN(origin.info, ReadRunInfo(of));
   PENSTOCK_ASSIGN(const std::unique_ptr<zero::CommittedState> state, OpenFiles(origin.info.state));
-  PENSTOCK_ASSIGN(const std::string left, offload::UseWholeCommit(*state));
+  const Interrupt interrupt(kReplayInterruptNotice);
+  PENSTOCK_ASSIGN(
+      const std::string left,
+      offload::UseWholeCommit(
+          *state, WatchedRead("verifying the commit of " + of.path(), interrupt, kWasInterrupted)));
   if (!left.empty()) LogNotice(left);
   PENSTOCK_TRY(CheckInfo(origin.info, *state));
   const zero::TrainState& train = state->train_state();
@@ -176,9 +182,7 @@ Result<TrainOptions> OptionsOf(const Replay& replay, bool fp32, const std::strin
   return options;
 }
 
-Status WasInterrupted() {
-  return MakeError(ErrorCode::kCancelled, "interrupted: the run is as it was");
-}
+Status WasInterrupted() { return Error{ErrorCode::kCancelled, kWasInterrupted}; }
 
 /// The configuration of the next segment says what this one changed.
 Status KeepChanges(const Replay& replay, const std::string& pass, size_t segment,
@@ -228,7 +232,7 @@ Result<ReplayPass> Compute(const Replay& replay, bool fp32) {
 Result<std::vector<std::string>> CommitFaults(const Origin& origin) {
   PENSTOCK_ASSIGN(const std::unique_ptr<zero::CommittedState> state, OpenFiles(origin.info.state));
   PENSTOCK_TRY(state->Use(origin.commit));
-  PENSTOCK_ASSIGN(const zero::CommitCheck check, state->Check([](Bytes, Bytes) {}));
+  PENSTOCK_ASSIGN(const zero::CommitCheck check, state->Check(offload::kNoProgress));
   std::vector<std::string> faults;
   for (const zero::ValueFault& fault : check.values) faults.push_back(ToText(fault));
   return faults;

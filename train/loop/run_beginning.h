@@ -24,6 +24,10 @@ namespace penstock::train {
 inline constexpr const char* kInterruptNotice =
     "penstock: finishing this step and committing; interrupt again to quit at once";
 
+/// What it says while nothing was changed yet.
+inline constexpr const char* kOpeningInterruptNotice =
+    "penstock: stopping; interrupt again to quit at once";
+
 /// What rank 0 decides for all.
 struct Beginning {
   std::string run;  ///< the path of RUN

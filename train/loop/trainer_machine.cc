@@ -169,7 +169,8 @@ Status MakeParts(const TrainOptions& given, const TrainJob& job, const StatePlan
       .commit_session = session_number,
       .meter = machine.meter.get(),
       .warn = LogWarning,
-      .doing = ranks.doing()};
+      .doing = ranks.doing(),
+      .progressed = ranks.progressed()};
   // A gradient that is not finite is looked for, where the run would have ended; what is finite has
   // the same bits.
   if (given.replay) options.config.check_grad_overflow = true;

@@ -59,7 +59,7 @@ CommitEstimate EstimateCommits(const PlannedTraining& training, const offload::S
   CommitEstimate commit{.bytes = CommitBytes(training, layout, memory.store)};
   commit.steps_apart = StepsApart(training.config, step.step_s);
   commit.seconds = SecondsOf(0_B, commit.bytes, speed.drive);
-  commit.verification = zero::PlanCommitVerification(layout, training.config);
+  commit.verification = memory.verification;
   if (commit.verification.on) commit.verified = commit.verification.read;
   commit.verify_s = SecondsOf(commit.verified, 0_B, speed.drive);
   if (!step.step_s || !commit.seconds || !commit.verify_s) return commit;

@@ -47,7 +47,7 @@ Status CompletePlan(const PlannedTraining& training, const offload::ShardLayout&
                        ForEngine(limits.device, needs.device_minimum, needs.reserved.device()),
                        ForEngine(limits.host, needs.host_minimum, needs.reserved.host())));
   plan.device = zero::DeviceNeed(spec, layout, config, memory);
-  plan.host = zero::HostNeed(layout, config, memory.store);
+  plan.host = zero::HostNeed(layout, config, memory);
   plan.step = EstimateStep(training, layout, memory, speed);
   plan.commit =
       EstimateCommits(training, layout, memory, speed, plan.step.value_or(StepEstimate()));

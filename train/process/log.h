@@ -2,7 +2,7 @@
 //
 // Each is one line of bounded length that steers no terminal, whoever wrote it
 // (base/message_text.h). Results go to stdout and are not logged. Threads: ExitCode and LogWarning
-// from any; the others from the main thread.
+// from any, LogNotice and LogNotices from one at a time; the others from the main thread.
 #pragma once
 
 #include <string>

@@ -162,8 +162,9 @@ Status ExportFolder::RefuseModel() const {
 /// Streams tensors of a state into files of one dtype.
 class Exporter {
  public:
-  Exporter(zero::CommittedState& state, const ExportOptions& options)
-      : state_(state), dtype_(options.dtype), stop_requested_(options.stop_requested) {}
+  /// `elements`: all that will be written.
+  Exporter(zero::CommittedState& state, const ExportOptions& options, uint64_t elements)
+      : state_(state), options_(options), dtype_(options.dtype), elements_(elements) {}
 
   Status Write(const Shard& shard, const std::string& path);
   std::vector<zero::ValueFault> TakeFaults() { return std::move(faults_); }
@@ -173,8 +174,10 @@ class Exporter {
   Status CheckRange(const ExportTensor& tensor, uint64_t begin, std::span<const float> values);
 
   zero::CommittedState& state_;
+  const ExportOptions& options_;
   const DType dtype_;
-  const std::function<bool()>& stop_requested_;
+  const uint64_t elements_;
+  uint64_t written_ = 0;
   std::vector<float> buffer_;
   std::vector<zero::ValueFault> faults_;
 };
@@ -195,9 +198,10 @@ Status Exporter::WriteTensor(const ExportTensor& tensor, SafetensorsWriter& writ
                        model.group(group).planes.Find(offload::PlaneRole::kLo) != nullptr;
   zero::ValueCounts counts;
   for (uint64_t begin = 0; begin < tensor.elements; begin += buffer_.size()) {
-    if (stop_requested_()) {
+    if (options_.stop_requested()) {
       return MakeError(ErrorCode::kCancelled, "interrupted: what was exported so far is removed");
     }
+    if (options_.progress) options_.progress(written_, elements_);
     buffer_.resize(std::min<uint64_t>(kChunkElements, tensor.elements - begin));
     PENSTOCK_TRY(
         state_.ReadState(zero::StateKind::kMaster, tensor.module, tensor.index, begin, buffer_));
@@ -207,6 +211,7 @@ Status Exporter::WriteTensor(const ExportTensor& tensor, SafetensorsWriter& writ
       for (float& value : buffer_) value = kernels::ToFloat(kernels::Split(value).hi);
     }
     PENSTOCK_TRY(writer.Append(buffer_));
+    written_ += buffer_.size();
   }
   if (counts.not_finite + counts.large > 0) {
     faults_.push_back({.tensor = tensor.name,
@@ -243,7 +248,7 @@ Result<ExportReport> ExportModel(zero::CommittedState& state, const ExportOption
 
   ExportFolder folder(options.folder);
   PENSTOCK_TRY(folder.Create());
-  Exporter exporter(state, options);
+  Exporter exporter(state, options, report.elements);
   for (const Shard& shard : shards) {
     PENSTOCK_TRY(exporter.Write(shard, folder.Path(shard.file)));
     folder.Add(folder.Path(shard.file));

@@ -30,6 +30,8 @@ struct ExportOptions {
   /// "model.safetensors.index.json".
   Bytes shard_limit{5'000'000'000};
   std::function<bool()> stop_requested = [] { return false; };  ///< asked before every chunk
+  /// Told before every chunk how many elements are written, and of how many. None: nobody asks.
+  std::function<void(uint64_t done, uint64_t all)> progress;
 };
 
 struct ExportReport {

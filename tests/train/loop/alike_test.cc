@@ -78,6 +78,7 @@ class ThreeRanks final : public comm::Job {
   }
   Status Vote(uint64_t, uint64_t) override { return {}; }
   void Doing(std::string_view) override {}
+  void Progressed() override {}
   void Entered(const comm::Operation&, comm::OperationState) override {}
   void Fail(const Error&) override {}
   Status status() const override { return {}; }

@@ -81,7 +81,8 @@ class FakeState final : public zero::CommittedState {
   }
   std::vector<offload::CommitName> commits() const override { return {commit()}; }
   Status Use(const offload::CommitName&) override { return {}; }
-  Result<std::vector<std::string>> DamagedTiles(uint32_t, uint32_t) const override {
+  Result<std::vector<std::string>> DamagedTiles(const offload::CheckProgress&, uint32_t,
+                                                uint32_t) const override {
     return std::vector<std::string>();
   }
   Result<zero::CommitCheck> Check(const offload::CheckProgress&) override {
