@@ -114,7 +114,8 @@ Result<ResumePoint> OpenCommit(const Origin& origin, const OpenState& open, cons
   PENSTOCK_TRY(CheckIsOfTrain(
       point.info, origin.folder.path(),
       fmt::format("the program that made it resumes it, with run=\"{}\"", origin.folder.path())));
-  const StateFiles& files = point.info.state;
+  if (!point.info.state) return NothingToResume(origin, "it ended before its first commit", true);
+  const StateFiles& files = *point.info.state;
   auto state = open(files);
   const bool nothing = !state.ok() && NothingIsThere(files.all());
   if (nothing && EndedBeforeItsRows(origin)) {
@@ -144,7 +145,7 @@ Result<ResumePoint> OpenCommit(const Origin& origin, const OpenState& open, cons
 Status ReadCommit(ResumePoint& point, const Folder& rows) {
   point.train = point.state->train_state();
   PENSTOCK_ASSIGN(CommitTexts texts, ReadCommitTexts(point.train.run_json, point.train.step,
-                                                     point.info.state.first()));
+                                                     point.info.state->first()));
   PENSTOCK_TRY(CheckStateOf(point.info, point.state->uuid()));
   // Rows that are to be replaced need not hold.
   if (!point.info.rows_from) PENSTOCK_TRY(CheckRows(rows, point.train.step));
@@ -182,7 +183,7 @@ Result<std::vector<std::string>> DamagesOfAll(const zero::CommittedState& state,
 Result<std::optional<uint64_t>> DoubtOfAll(const ResumePoint& point, const Folder& run,
                                            const TogetherWith& others) {
   std::optional<uint64_t> doubted;
-  if (!point.replaced) doubted = DoubtedStep(run, point.info.state.uuid);
+  if (!point.replaced) doubted = DoubtedStep(run, point.info.state->uuid);
   PENSTOCK_ASSIGN(const std::vector<std::string> all,
                   others.gather(doubted ? fmt::format("{}", *doubted) : std::string()));
   const Result<uint64_t> step = ParseWhole(all.front());
@@ -211,7 +212,7 @@ Status CompleteMove(RunInfo* info, uint64_t step, const RunFolder& folder, const
   info->rows_from.reset();
   std::erase_if(info->leftovers, [&](const StateFiles& state) {
     // What has its UUID is the run's state, whoever noted it here.
-    return state.uuid == info->state.uuid || RemoveState(state, notify);
+    return state.uuid == info->state->uuid || RemoveState(state, notify);
   });
   return folder.WriteInfo(*info);
 }
@@ -266,7 +267,7 @@ Status TakeWholeCommit(ResumePoint& point, const Folder& run, const TogetherWith
        .doubted = doubted});
   PENSTOCK_TRY(others.agree(chosen.status()));
   if (!chosen->notice.empty() && others.rank == 0) {
-    point.notify(fmt::format("{}: {}", point.info.state.first(), chosen->notice));
+    point.notify(fmt::format("{}: {}", point.info.state->first(), chosen->notice));
   }
   return ReadCommitOf(point, run);
 }
@@ -279,7 +280,7 @@ Status TakeCommit(ResumePoint& point, const Folder& run, const offload::CommitNa
 bool FitsInPlace(const ResumePoint& from, const offload::ShardLayout& layout, bool durable,
                  const std::vector<std::string>& folders) {
   return !from.replaced && from.state->world_size() == layout.world_size &&
-         zero::FitsInPlace(*from.state, layout, durable, from.info.state.ranks[layout.rank].paths,
+         zero::FitsInPlace(*from.state, layout, durable, from.info.state->ranks[layout.rank].paths,
                            folders);
 }
 
@@ -296,7 +297,7 @@ Status FillFrom(const ResumePoint& from, zero::Session& session,
                      "the commit in {} has other tensors or optimizer states than this program "
                      "makes of the model; "
                      "export it with the version that wrote it",
-                     from.info.state.first());
+                     from.info.state->first());
   }
   PENSTOCK_ASSIGN(const zero::TileFill fill, zero::FillFromState(session.layout(), *from.state));
   Mutex asking;
@@ -317,7 +318,7 @@ Status FillFrom(const ResumePoint& from, zero::Session& session,
 
 Status ReplaceState(ResumePoint& from, const RunFolder& folder, RunInfo info) {
   info.leftovers = from.current().leftovers;
-  info.leftovers.push_back(from.current().state);
+  info.leftovers.push_back(*from.current().state);
   if (from.replaced) info.rows_from = from.snapshot;
   PENSTOCK_TRY(folder.WriteInfo(info));
   // While the snapshot's state is open, nobody removes the snapshot.
@@ -335,9 +336,9 @@ Status MoveState(ResumePoint& from, zero::Session& session, const RunFolder& fol
 
 Status NoteChanges(const ResumePoint& from, const RunInfo& now, const RunFolder& folder) {
   RunInfo noted = from.current();
-  if (noted.changes == now.changes && noted.skips == now.skips) return {};
+  if (noted.changes == now.changes && noted.skip_steps == now.skip_steps) return {};
   noted.changes = now.changes;
-  noted.skips = now.skips;
+  noted.skip_steps = now.skip_steps;
   return folder.WriteInfo(noted);
 }
 

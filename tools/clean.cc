@@ -39,6 +39,15 @@ bool IsForeign(const Folder& folder, const std::string& run_uuid, const Error& e
   return !text.ok() || text->find(run_uuid) == std::string::npos;
 }
 
+std::vector<std::string> FilesOf(const RunInfo& info) {
+  std::vector<std::string> files = info.state ? info.state->all() : std::vector<std::string>();
+  for (const StateFiles& left : info.leftovers) {
+    const std::vector<std::string> all = left.all();
+    files.insert(files.end(), all.begin(), all.end());
+  }
+  return files;
+}
+
 /// Makes a plan, place by place.
 class Planner {
  public:
@@ -120,7 +129,7 @@ Status Planner::FindSnapshot(const Held& snapshots, const std::string& name) {
   if (!info.ok() && IsForeign(*folder, run_uuid_, info.error())) return {};
   PENSTOCK_TRY(info.status());
   if (info->run_uuid != run_uuid_) return {};
-  PENSTOCK_TRY(FindStates(info->state));
+  if (info->state) PENSTOCK_TRY(FindStates(*info->state));
   PENSTOCK_TRY(AddFilesOfRun(folder));
   plan_.items.push_back({snapshots, name});
   return {};
@@ -199,7 +208,7 @@ Status Planner::FindAll() {
   if (not_begun) return AddFilesOfRun(plan_.run);
   PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(*plan_.run));
   run_uuid_ = info.run_uuid;
-  PENSTOCK_TRY(FindStates(info.state));
+  if (info.state) PENSTOCK_TRY(FindStates(*info.state));
   for (const StateFiles& state : info.leftovers) PENSTOCK_TRY(FindStates(state));
   PENSTOCK_TRY(FindSnapshots());
   PENSTOCK_TRY(FindReports());
@@ -224,8 +233,8 @@ Result<CleanPlan> PlanClean(const std::string& path) {
   if (!not_begun) {
     PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(*given));
     PENSTOCK_TRY(CheckIsOfTrain(info, path,
-                                fmt::format("remove it by hand, with the folders of its state: {}",
-                                            fmt::join(info.folders, ", "))));
+                                fmt::format("remove it by hand, with the files of its state: {}",
+                                            fmt::join(FilesOf(info), ", "))));
   }
   PENSTOCK_ASSIGN(const FolderEntry lock_before, given->Look(kLockName));
   CleanPlan plan;

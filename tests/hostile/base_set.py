@@ -222,7 +222,7 @@ def make(program: str, folder: str) -> None:
 def state_paths(run_folder: str) -> list[str]:
     """The files of a run's state, in the order of their paths."""
     with open(os.path.join(run_folder, "run.json"), encoding="utf-8") as file:
-        return [os.path.join(run_folder, path) for path in json.load(file)["state_paths"]]
+        return [os.path.join(run_folder, path) for path in json.load(file)["state"]["ranks"][0]["paths"]]
 
 
 def copy(template: str, target: str, with_runs: bool) -> None:

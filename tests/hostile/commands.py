@@ -46,7 +46,7 @@ class Case:
     def own(self) -> str:
         """The UUID of the run's state."""
         uuids: list[str] = re.findall(
-            r'"state_uuid": "([0-9a-f]{32})",\n  "left', self.read("run/run.json").decode()
+            r'"state": {\s*"uuid": "([0-9a-f]{32})"', self.read("run/run.json").decode()
         )
         [uuid] = uuids
         return uuid

@@ -104,8 +104,8 @@ class Life:
         """The one that commits are written to; None where run.json does not say it yet."""
         try:
             with open(os.path.join(self.run, "run.json"), encoding="utf-8") as file:
-                return os.path.join(self.run, json.load(file)["state_paths"][0])
-        except (OSError, ValueError, KeyError):
+                return os.path.join(self.run, json.load(file)["state"]["ranks"][0]["paths"][0])
+        except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def written(self) -> int | None:

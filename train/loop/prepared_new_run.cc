@@ -82,7 +82,7 @@ Result<PreparedRun> PrepareNewRun(const TrainOptions& given, ModelFamilies famil
     });
   }
   PENSTOCK_ASSIGN(const StatePlan state, PlanNewState(job, beginning.run, beginning.state, ranks));
-  RunInfo info = InfoOf(options, job, state.files, state.files.uuid);
+  RunInfo info = InfoOf(options, job, beginning.run, state.files, state.files.uuid);
   ranks.SetCleanup(RemovalOf(state.files, job.world, beginning.run));
   // This comes before any file exists that a kill could leave behind.
   PENSTOCK_TRY(ranks.Agree(folder ? folder->WriteInfo(info) : Status()));

@@ -73,7 +73,7 @@ Status MoveTogether(ResumePoint& from, const RunInfo& info, zero::Session& sessi
   if (!folder) from.state.reset();
   PENSTOCK_TRY(ranks.Agree(Status()));
   PENSTOCK_TRY(ranks.Agree(folder ? ReplaceState(from, *folder, info) : Status()));
-  LogNotice(fmt::format("the state was moved to {}", info.state.first()));
+  LogNotice(fmt::format("the state was moved to {}", info.state->first()));
   return {};
 }
 
@@ -105,7 +105,7 @@ Result<ResumePoint> OpenFilesOf(const Beginning& beginning, const std::optional<
   PENSTOCK_ASSIGN(const Folder run, ranks.Agree(OpenShared(beginning)));
   if (!snapshot) {
     const Result<RunInfo> info = ReadRunInfo(run);
-    const StateFiles files = info.ok() ? info->state : StateFiles();
+    const StateFiles files = info.ok() ? info->state.value_or(StateFiles()) : StateFiles();
     PENSTOCK_ASSIGN(const bool own_only, SeeOwnFilesOnly(run, files, ranks));
     if (own_only) return OpenOwnShare(run, files, ranks);
   }
@@ -159,7 +159,7 @@ Result<Continued> OpenToContinue(const TrainOptions& given, ModelFamilies famili
   if (!options.steps) job.last_step = LastStepOfEpoch(from, job, consumed);
   PENSTOCK_ASSIGN(
       std::vector<StepRange> skips,
-      ranks.Agree(AddSkips(from.info.skips, options.skips, from.train.step, job.last_step)));
+      ranks.Agree(AddSkips(from.info.skip_steps, options.skips, from.train.step, job.last_step)));
   PENSTOCK_TRY(CheckAllAlike(options, job, &from, ranks));
   return Continued{.folder = std::move(folder),
                    .beginning = std::move(beginning),
@@ -215,9 +215,9 @@ Result<std::optional<PreparedRun>> PrepareResumedRun(const TrainOptions& given,
   const Beginning& beginning = run.beginning;
   PENSTOCK_ASSIGN(const StatePlan state,
                   PlanStateAfter(from, run.job, beginning.run, beginning.state, ranks));
-  RunInfo info = InfoOf(run.options, run.job, state.files, from.current().run_uuid);
+  RunInfo info = InfoOf(run.options, run.job, beginning.run, state.files, from.current().run_uuid);
   info.changes = run.AllChanges();
-  info.skips = run.skips;
+  info.skip_steps = run.skips;
   const bool announces = !state.adopt && run.folder;
   PENSTOCK_TRY(ranks.Agree(announces ? AnnounceMove(from, *run.folder, state.files) : Status()));
   PENSTOCK_ASSIGN(Machine machine,

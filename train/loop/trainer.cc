@@ -43,7 +43,7 @@ LoopOptions LoopOptionsOf(const PreparedRun& run) {
           .library_memory = run.machine.library_memory,
           .run_json = run.identity,
           .changed = run.changed,
-          .skips = run.info.skips,
+          .skips = run.info.skip_steps,
           .searches_every_skip = run.options.replay.has_value(),
           .commits_last = !run.options.replay || run.options.replay->commits};
 }
@@ -90,7 +90,7 @@ LoopParts LoopPartsOf(PreparedRun& run, Ranks& ranks, OverflowSearch& search, Pr
             if (!run.folder) return;
             const Folder& folder = run.folder->folder();
             const Status noted =
-                step ? NoteDoubt(folder, {run.info.state.uuid, *step}) : RemoveDoubt(folder);
+                step ? NoteDoubt(folder, {run.info.state->uuid, *step}) : RemoveDoubt(folder);
             // A run that goes on takes the commit back itself where it has to.
             if (!noted.ok()) LogNotice(noted.error().message);
           },

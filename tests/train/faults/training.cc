@@ -146,7 +146,7 @@ TrainOptions OptionsOf(const TrainingOptions& options, uint32_t rank, SeenWrites
 Result<uint64_t> HashStates(const std::string& run) {
   PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(run));
   offload::RankPaths paths;
-  for (const RankFiles& rank : info.state.ranks) paths.push_back(rank.paths);
+  for (const RankFiles& rank : info.state->ranks) paths.push_back(rank.paths);
   PENSTOCK_ASSIGN(const auto state, zero::CommittedState::Open(paths));
   std::vector<uint64_t> hashes;
   const auto& modules = state->model().modules;
@@ -310,7 +310,7 @@ void MakeFolder(const std::string& folder) {
   for (int i = 0; i < 60; ++i) data << "a bigram learns which letter follows which; ";
 }
 
-Ended RunTraining(const TrainingOptions& options) {
+Ended TrainOnce(const TrainingOptions& options) {
   WriteConfig(options);
   const uint16_t port = options.setup.ranks > 1 ? FreePort() : uint16_t{0};
   std::vector<Child> children;
