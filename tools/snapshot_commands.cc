@@ -9,6 +9,7 @@
 #include "offload/whole_commit.h"
 #include "offload/whole_state.h"
 #include "run/committed_run.h"
+#include "run/moved_run.h"
 #include "run/run_folder.h"
 #include "run/run_lock.h"
 #include "run/snapshot.h"
@@ -95,6 +96,12 @@ Result<std::string> RunSnapshot(const std::string& path, const std::string& name
     return MakeError(ErrorCode::kInvalidArgument,
                      "{} is a snapshot already; take one of {}, or copy it with penstock export",
                      path, *whole);
+  }
+  if (IsCopy(run, info)) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "{} is a copy of {}, which is still there, and has no state of its own yet; "
+                     "resume it, which gives it one, or take a snapshot of {}",
+                     path, info.place, info.place);
   }
   PENSTOCK_TRY(CheckSnapshotNotTaken(run, name));
   std::optional<RunLock> lock;

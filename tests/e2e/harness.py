@@ -353,6 +353,17 @@ def state_paths(run, rank=0):
     return [os.path.join(run, path) for path in read_info(run)["state"]["ranks"][rank]["paths"]]
 
 
+def states_in(folder):
+    """Names of states in a folder, where no file names the run of one that is not there."""
+    names = os.listdir(folder)
+    states = [name for name in names if not name.endswith(".run")]
+    alone = [name for name in names
+             if name.endswith(".run") and f"{name.removesuffix('.run')}.state" not in states]
+    if alone:
+        raise AssertionError(f"{folder} has {alone} and no such states")
+    return sorted(states)
+
+
 def state_path(run):
     """Of a run whose state has one file."""
     [path] = state_paths(run)

@@ -39,7 +39,7 @@ class ForeignTest(HostileFolderTest):
         self.assertIn(moved, outcome.stdout)
         self.assert_other_is_whole(moved)
         self.assertEqual(os.listdir(self.in_run("snapshots")), ["other"])
-        self.assertEqual(os.listdir(self.nvme), [os.path.basename(self.other_state)])
+        self.assertEqual(harness.states_in(self.nvme), [os.path.basename(self.other_state)])
 
     def test_another_run_that_linked_snapshots_lead_to_outlives_clean(self):
         outside = self.make_folder("outside")
@@ -69,7 +69,7 @@ class ForeignTest(HostileFolderTest):
         self.snapshot("after")
         self.assertEqual(self.run_penstock("clean", self.run_folder, "--yes").code, 0)
         self.assertFalse(os.path.exists(self.run_folder))
-        self.assertEqual(os.listdir(self.nvme), [os.path.basename(self.other_state)])
+        self.assertEqual(harness.states_in(self.nvme), [os.path.basename(self.other_state)])
 
     def test_a_run_of_before_the_run_uuid_goes_with_its_snapshots(self):
         for folder in (self.snapshot(), self.run_folder):
@@ -82,7 +82,7 @@ class ForeignTest(HostileFolderTest):
                 json.dump(older, file)
         self.assertEqual(self.run_penstock("clean", self.run_folder, "--yes").code, 0)
         self.assertFalse(os.path.exists(self.run_folder))
-        self.assertEqual(os.listdir(self.nvme), [os.path.basename(self.other_state)])
+        self.assertEqual(harness.states_in(self.nvme), [os.path.basename(self.other_state)])
 
 
 class RunJsonTest(HostileFolderTest):
@@ -118,7 +118,7 @@ class RunJsonTest(HostileFolderTest):
             self.assertEqual(outcome.code, 3, str(outcome))
             self.assertIn("twice", outcome.errors[0])
         self.assertEqual(self.run_penstock("clean", self.run_folder, "--yes").code, 0)
-        self.assertEqual([len(os.listdir(drive)) for drive in drives], [0, 1])
+        self.assertEqual([len(harness.states_in(drive)) for drive in drives], [0, 1])
 
     def test_its_own_state_among_the_leftovers_is_no_leftover(self):
         def add_own(info):

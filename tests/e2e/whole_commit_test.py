@@ -1,5 +1,4 @@
 """A run resumes from the newest commit that is whole, and says what it left and why."""
-import json
 import os
 import pathlib
 import struct

@@ -304,6 +304,9 @@ class Life:
                     return
                 if done.returncode != 2 or "no commit" not in done.stderr:
                     self.fail(f"no training after a kill: {done.stderr}")
+                if "begins it anew" in done.stderr and self.rng.random() < 0.5:
+                    self.train()
+                    continue
                 if os.path.exists(os.path.join(self.run, "run.json")):
                     self.must("clean", "run", "--yes")
                 else:

@@ -118,6 +118,8 @@ Result<ResumePoint> OpenPoint(const Beginning& beginning, const std::optional<Ru
                               Ranks& ranks) {
   PENSTOCK_ASSIGN(ResumePoint point, OpenFilesOf(beginning, folder, snapshot, ranks));
   PENSTOCK_ASSIGN(const Folder run, ranks.Agree(OpenShared(beginning)));
+  // A new run is called as its first state is.
+  if (beginning.is_copy) MarkCopy(point, run, offload::ToString(beginning.state));
   const TogetherWith others{
       .rank = ranks.world().rank,
       .ranks = ranks.world().size,
@@ -208,7 +210,9 @@ Result<std::optional<PreparedRun>> PrepareResumedRun(const TrainOptions& given,
       std::make_unique<Interrupt>(given.replay ? kReplayInterruptNotice : kInterruptNotice);
   PENSTOCK_TRY(ranks.Agree(run.folder ? CompleteEarlier(from, *run.folder) : Status()));
   ranks.ReportTo(run.beginning.run, from.current().run_uuid);
-  if (!from.replaced && from.train.step >= run.job.last_step) {
+  // A copy gets a state of its own all the same.
+  const bool goes_on = from.replaced || from.is_copy;
+  if (!goes_on && from.train.step >= run.job.last_step) {
     PENSTOCK_TRY(ranks.Agree(run.folder ? CloseCommitted(run, *run.folder) : Status()));
     return std::optional<PreparedRun>();
   }
@@ -237,6 +241,7 @@ Result<std::optional<PreparedRun>> PrepareResumedRun(const TrainOptions& given,
                        .job = std::move(run.job),
                        .interrupt = std::move(interrupt),
                        .info = std::move(info),
+                       .has_commit = true,
                        .machine = std::move(machine)};
   prepared.consumed_samples = run.consumed_samples;
   prepared.keeps_consumed_samples = ChangesBatch(from, run.changes);

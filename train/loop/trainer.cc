@@ -32,6 +32,24 @@ Status CheckThere(const RunFolder& folder) {
   return {};
 }
 
+/// Keeps what the run has made.
+void KeepResults(PreparedRun& run, Ranks& ranks) {
+  ranks.SetCleanup({});
+  if (run.folder) run.folder->Keep();
+  if (run.machine.trace) run.machine.trace->Keep();
+}
+
+/// A commit is durable: it counts if RUN is there, and if the run.json in it names the state.
+Status HoldCommit(PreparedRun& run, Ranks& ranks) {
+  if (!run.folder) return {};
+  PENSTOCK_TRY(CheckThere(*run.folder));
+  if (run.has_commit) return {};
+  KeepResults(run, ranks);
+  PENSTOCK_TRY(run.folder->NameFirstCommit(run.info, LogNotice));
+  run.has_commit = true;
+  return {};
+}
+
 LoopOptions LoopOptionsOf(const PreparedRun& run) {
   return {.config = run.job.config,
           .shape = run.job.shape,
@@ -78,13 +96,8 @@ LoopParts LoopPartsOf(PreparedRun& run, Ranks& ranks, OverflowSearch& search, Pr
       .monitor = run.monitor ? &*run.monitor : nullptr,
       .progress = progress,
       .stop_requested = [&run] { return StopRequested(run); },
-      .keep_folder =
-          [&run, &ranks] {
-            ranks.SetCleanup({});
-            if (run.folder) run.folder->Keep();
-            if (run.machine.trace) run.machine.trace->Keep();
-          },
-      .check_folder = [&run] { return run.folder ? CheckThere(*run.folder) : Status(); },
+      .keep_folder = [&run, &ranks] { KeepResults(run, ranks); },
+      .hold_commit = [&run, &ranks] { return HoldCommit(run, ranks); },
       .note_doubt =
           [&run](std::optional<uint64_t> step) {
             if (!run.folder) return;

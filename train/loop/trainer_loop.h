@@ -55,8 +55,9 @@ struct LoopParts {
   Progress* progress = nullptr;          ///< none: another rank shows it
   std::function<bool()> stop_requested;  ///< asked in every step
   std::function<void()> keep_folder;     ///< called after every step and commit: RUN has results
-  /// Called after every commit, before it counts: checks that RUN still exists, with its rows.
-  std::function<Status()> check_folder = [] { return Status(); };
+  /// Called after every commit, before it counts: checks that RUN still exists, with its rows, and
+  /// has its run.json name the state.
+  std::function<Status()> hold_commit = [] { return Status(); };
   /// Called when it changes which commit is in doubt; see run/doubted_commit.h.
   std::function<void(std::optional<uint64_t> step)> note_doubt = [](std::optional<uint64_t>) {};
   RunWatch* watch = nullptr;             ///< none: another rank has it, or nobody watches

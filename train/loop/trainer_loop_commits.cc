@@ -72,7 +72,7 @@ Status TrainLoop::AwaitCommit() {
 Status TrainLoop::FinishCommit() {
   if (!committing_) return {};
   PENSTOCK_TRY(AwaitCommit());
-  PENSTOCK_TRY(parts_.check_folder());
+  PENSTOCK_TRY(parts_.hold_commit());
   last_commit_ = std::chrono::steady_clock::now();
   parts_.keep_folder();
   if (parts_.snapshots != nullptr) parts_.snapshots->CommitMade();

@@ -206,7 +206,7 @@ class TrainLoopTest : public ::testing::Test {
                     .progress = &progress,
                     .stop_requested = [this] { return model_.inputs.size() >= stop_after_; },
                     .keep_folder = [this] { folder_kept_ = true; },
-                    .check_folder = [this]() -> Status {
+                    .hold_commit = [this]() -> Status {
                       if (engine_.commits.size() < gone_after_) return {};
                       return MakeError(ErrorCode::kNotFound, "RUN was removed");
                     },
