@@ -51,11 +51,11 @@ Result<CommitTexts> ReadCommitTexts(const std::string& json, uint64_t step,
 }
 
 Status CheckStateOf(const RunInfo& info, const std::string& uuid) {
-  if (uuid == info.state.uuid) return {};
+  if (info.state && uuid == info.state->uuid) return {};
   return MakeError(ErrorCode::kCorruption,
                    "run.json names the state {}, and {} is of the state {}: another run's file is "
                    "in its place, or run.json was changed; put back what was there",
-                   info.state.uuid, info.state.first(), uuid);
+                   info.state->uuid, info.state->first(), uuid);
 }
 
 Result<std::unique_ptr<zero::CommittedState>> OpenFiles(const StateFiles& files,
@@ -66,8 +66,8 @@ Result<std::unique_ptr<zero::CommittedState>> OpenFiles(const StateFiles& files,
 }
 
 Result<offload::WholeState> OpenCommitToCopy(const RunInfo& info, offload::StateLock lock) {
-  Result<offload::WholeState> state = offload::WholeState::Open(info.state.paths(), lock);
-  if (!state.ok()) return NamingHost(state.error(), info.state);
+  Result<offload::WholeState> state = offload::WholeState::Open(info.state->paths(), lock);
+  if (!state.ok()) return NamingHost(state.error(), *info.state);
   PENSTOCK_TRY(CheckStateOf(info, offload::ToString(state->uuid())));
   return state;
 }

@@ -10,11 +10,13 @@
 #include <utility>
 
 #include "base/mutex.h"
-#include "offload/state_removal.h"
 #include "offload/whole_commit.h"
 #include "run/committed_run.h"
 #include "run/doubted_commit.h"
+#include "run/leftovers.h"
+#include "run/moved_run.h"
 #include "run/snapshot.h"
+#include "run/state_owner.h"
 
 namespace penstock::train {
 namespace {
@@ -41,6 +43,13 @@ Error NothingToResume(const Origin& origin, const std::string& why, bool is_run)
   return MakeError(ErrorCode::kInvalidArgument, "{}: there is no commit in {}: {}; {}{}",
                    origin.Option(), origin.folder.path(), why,
                    is_run ? "remove it (penstock clean) and " : "", origin.Instead());
+}
+
+Error NoCommitYet(const Origin& origin) {
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "{}: there is no commit in {}: it ended before its first one; penstock train "
+                   "without {} begins it anew in the same folder, and penstock clean removes it",
+                   origin.Option(), origin.folder.path(), origin.Option());
 }
 
 Error NoSuchSnapshot(const Folder& run, const std::string& name) {
@@ -78,23 +87,6 @@ bool HasNoCommit(const Origin& origin, const StateFiles& files, const Error& err
          });
 }
 
-/// Removes a state's files. False where one stays: it is in use, or does not belong to the state,
-/// or its drive is not there; a notice says which.
-bool RemoveState(const StateFiles& state, const Notify& notify) {
-  bool gone = true;
-  for (const std::string& path : state.all()) {
-    std::error_code ignored;
-    const bool drive_is_there = fs::exists(fs::path(path).parent_path(), ignored);
-    if (drive_is_there && !fs::exists(fs::symlink_status(path, ignored))) continue;
-    Result<offload::RemovableState> file = offload::RemovableState::Open(path, state.uuid);
-    const Status removed = file.ok() ? file->Remove() : Status(file.error());
-    if (removed.ok()) continue;
-    gone = false;
-    notify(fmt::format("a state that was moved is left behind: {}", removed.error().message));
-  }
-  return gone;
-}
-
 using OpenState =
     std::function<Result<std::unique_ptr<zero::CommittedState>>(const StateFiles& files)>;
 
@@ -114,7 +106,9 @@ Result<ResumePoint> OpenCommit(const Origin& origin, const OpenState& open, cons
   PENSTOCK_TRY(CheckIsOfTrain(
       point.info, origin.folder.path(),
       fmt::format("the program that made it resumes it, with run=\"{}\"", origin.folder.path())));
-  const StateFiles& files = point.info.state;
+  PENSTOCK_TRY(TakeUnnamedCommit(&point.info));
+  if (!point.info.state) return NoCommitYet(origin);
+  const StateFiles& files = *point.info.state;
   auto state = open(files);
   const bool nothing = !state.ok() && NothingIsThere(files.all());
   if (nothing && EndedBeforeItsRows(origin)) {
@@ -144,7 +138,7 @@ Result<ResumePoint> OpenCommit(const Origin& origin, const OpenState& open, cons
 Status ReadCommit(ResumePoint& point, const Folder& rows) {
   point.train = point.state->train_state();
   PENSTOCK_ASSIGN(CommitTexts texts, ReadCommitTexts(point.train.run_json, point.train.step,
-                                                     point.info.state.first()));
+                                                     point.info.state->first()));
   PENSTOCK_TRY(CheckStateOf(point.info, point.state->uuid()));
   // Rows that are to be replaced need not hold.
   if (!point.info.rows_from) PENSTOCK_TRY(CheckRows(rows, point.train.step));
@@ -183,7 +177,7 @@ Result<std::vector<std::string>> DamagesOfAll(const zero::CommittedState& state,
 Result<std::optional<uint64_t>> DoubtOfAll(const ResumePoint& point, const Folder& run,
                                            const TogetherWith& others) {
   std::optional<uint64_t> doubted;
-  if (!point.replaced) doubted = DoubtedStep(run, point.info.state.uuid);
+  if (!point.replaced) doubted = DoubtedStep(run, point.info.state->uuid);
   PENSTOCK_ASSIGN(const std::vector<std::string> all,
                   others.gather(doubted ? fmt::format("{}", *doubted) : std::string()));
   const Result<uint64_t> step = ParseWhole(all.front());
@@ -206,13 +200,18 @@ Status TakeRows(const RunInfo& info, uint64_t step, const RunFolder& folder, con
   return {};
 }
 
-Status CompleteMove(RunInfo* info, uint64_t step, const RunFolder& folder, const Notify& notify) {
-  if (info->leftovers.empty() && !info->rows_from) return {};
+/// `runs`: the paths that the run has and had.
+Status CompleteMove(RunInfo* info, uint64_t step, const RunFolder& folder,
+                    const std::vector<std::string>& runs, const Notify& notify) {
   PENSTOCK_TRY(TakeRows(*info, step, folder, notify));
   info->rows_from.reset();
+  const auto left_behind = [&notify](const std::string& why) {
+    notify("a state that was moved is left behind: " + why);
+  };
   std::erase_if(info->leftovers, [&](const StateFiles& state) {
     // What has its UUID is the run's state, whoever noted it here.
-    return state.uuid == info->state.uuid || RemoveState(state, notify);
+    return (info->state && state.uuid == info->state->uuid) ||
+           RemoveState(state, runs, left_behind);
   });
   return folder.WriteInfo(*info);
 }
@@ -267,7 +266,7 @@ Status TakeWholeCommit(ResumePoint& point, const Folder& run, const TogetherWith
        .doubted = doubted});
   PENSTOCK_TRY(others.agree(chosen.status()));
   if (!chosen->notice.empty() && others.rank == 0) {
-    point.notify(fmt::format("{}: {}", point.info.state.first(), chosen->notice));
+    point.notify(fmt::format("{}: {}", point.info.state->first(), chosen->notice));
   }
   return ReadCommitOf(point, run);
 }
@@ -277,10 +276,15 @@ Status TakeCommit(ResumePoint& point, const Folder& run, const offload::CommitNa
   return ReadCommitOf(point, run);
 }
 
+void MarkCopy(ResumePoint& point, const Folder& run, const std::string& run_uuid) {
+  point.is_copy = true;
+  BecomeOwn(run, run_uuid, &point.current());
+}
+
 bool FitsInPlace(const ResumePoint& from, const offload::ShardLayout& layout, bool durable,
                  const std::vector<std::string>& folders) {
-  return !from.replaced && from.state->world_size() == layout.world_size &&
-         zero::FitsInPlace(*from.state, layout, durable, from.info.state.ranks[layout.rank].paths,
+  return !from.replaced && !from.is_copy && from.state->world_size() == layout.world_size &&
+         zero::FitsInPlace(*from.state, layout, durable, from.info.state->ranks[layout.rank].paths,
                            folders);
 }
 
@@ -297,7 +301,7 @@ Status FillFrom(const ResumePoint& from, zero::Session& session,
                      "the commit in {} has other tensors or optimizer states than this program "
                      "makes of the model; "
                      "export it with the version that wrote it",
-                     from.info.state.first());
+                     from.info.state->first());
   }
   PENSTOCK_ASSIGN(const zero::TileFill fill, zero::FillFromState(session.layout(), *from.state));
   Mutex asking;
@@ -317,15 +321,22 @@ Status FillFrom(const ResumePoint& from, zero::Session& session,
 }
 
 Status ReplaceState(ResumePoint& from, const RunFolder& folder, RunInfo info) {
-  info.leftovers = from.current().leftovers;
-  info.leftovers.push_back(from.current().state);
+  const RunInfo& before = from.current();
+  info.leftovers = before.leftovers;
+  if (before.state) {
+    const std::vector<StateFiles> old = {*before.state};
+    const auto own = from.is_copy ? FilesWithin(old, folder.folder()) : old;
+    info.leftovers.insert(info.leftovers.end(), own.begin(), own.end());
+  }
+  const std::vector<std::string> runs = {folder.path(), before.place};
   if (from.replaced) info.rows_from = from.snapshot;
   PENSTOCK_TRY(folder.WriteInfo(info));
+  NoteOwner(*info.state, folder.folder(), from.notify);
   // While the snapshot's state is open, nobody removes the snapshot.
   PENSTOCK_TRY(TakeRows(info, from.train.step, folder, from.notify));
   info.rows_from.reset();
   from.state.reset();
-  return CompleteMove(&info, from.train.step, folder, from.notify);
+  return CompleteMove(&info, from.train.step, folder, runs, from.notify);
 }
 
 Status MoveState(ResumePoint& from, zero::Session& session, const RunFolder& folder, RunInfo info,
@@ -336,15 +347,20 @@ Status MoveState(ResumePoint& from, zero::Session& session, const RunFolder& fol
 
 Status NoteChanges(const ResumePoint& from, const RunInfo& now, const RunFolder& folder) {
   RunInfo noted = from.current();
-  if (noted.changes == now.changes && noted.skips == now.skips) return {};
+  if (noted.changes == now.changes && noted.skip_steps == now.skip_steps) return {};
   noted.changes = now.changes;
-  noted.skips = now.skips;
+  noted.skip_steps = now.skip_steps;
   return folder.WriteInfo(noted);
 }
 
 Status CompleteMove(ResumePoint& from, const RunFolder& folder) {
-  return CompleteMove(from.replaced ? &*from.replaced : &from.info, from.train.step, folder,
-                      from.notify);
+  RunInfo& info = from.current();
+  const std::vector<std::string> runs = {folder.path(), info.place};
+  if (!from.is_copy) {
+    info.place = folder.path();
+    if (info.state) NoteOwner(*info.state, folder.folder(), from.notify);
+  }
+  return CompleteMove(&info, from.train.step, folder, runs, from.notify);
 }
 
 }  // namespace penstock::train

@@ -4,7 +4,8 @@
 // files. Otherwise the state is moved: it is filled into new files and committed there; then
 // run.json, replaced atomically, names the new files, and the old ones are removed. run.json names
 // both while both may exist, so that a kill in between leaves no unknown files.
-// docs/weights.md has the user's view.
+// A copy of a run that is still there resumes by a move: its state is the original's
+// (run/moved_run.h). docs/weights.md has the user's view.
 //
 // Threads: one at a time.
 #pragma once
@@ -42,9 +43,12 @@ struct ResumePoint {
   Notify notify;         ///< is told what a resume has to say
   /// The state is one rank's share, with which that rank can continue and nothing else.
   bool own_share = false;
+  /// The run is a copy, and its state the original's.
+  bool is_copy = false;
 
   /// Returns the current run.json.
   const RunInfo& current() const { return replaced ? *replaced : info; }
+  RunInfo& current() { return replaced ? *replaced : info; }
 };
 
 /// Opens the files of `run`, or those of a snapshot; TakeWholeCommit or TakeCommit must follow. The
@@ -86,6 +90,9 @@ Error NothingToResume(const Folder& run, const std::string& why);
 /// Returns that error if the run has no rows, and so never finished its first step; else nothing.
 std::optional<Error> NothingIfWithoutRows(const Folder& run, const std::string& why);
 
+/// Has `point` know that its run is a copy, which from now on is called `run_uuid`.
+void MarkCopy(ResumePoint& point, const Folder& run, const std::string& run_uuid);
+
 /// Whether it is the run's last commit, and an engine with this layout in these folders can
 /// continue in its files: in those of the layout's rank, if there are as many ranks as the layout
 /// says. Ranks continue in their files if that is so on all of them.
@@ -113,7 +120,8 @@ Status MoveState(ResumePoint& from, zero::Session& session, const RunFolder& fol
 Status NoteChanges(const ResumePoint& from, const RunInfo& now, const RunFolder& folder);
 
 /// Completes a MoveState that was interrupted: removes files, and takes over the rows of the
-/// snapshot to which the run went back. Files that cannot be removed stay in run.json.
+/// snapshot to which the run went back. Files that cannot be removed stay in run.json, which says
+/// from now on where the run is, in version 3.
 Status CompleteMove(ResumePoint& from, const RunFolder& folder);
 
 }  // namespace penstock::train

@@ -230,11 +230,4 @@ nlohmann::ordered_json ToJson(const RunChange& change) {
           {"new", Json::parse(change.after)}};
 }
 
-RunChange ChangeFrom(uint64_t step, const nlohmann::json& json) {
-  return {.step = step,
-          .key = json.at("key").get<std::string>(),
-          .before = json.at("old").dump(),
-          .after = json.at("new").dump()};
-}
-
 }  // namespace penstock::train

@@ -69,7 +69,5 @@ std::vector<RunChange> CommittedChanges(std::vector<RunChange> changes, uint64_t
 std::string ToText(const RunChange& change);
 
 nlohmann::ordered_json ToJson(const RunChange& change);
-/// Reads what ToJson writes, but for the step. Throws nlohmann's exceptions for anything else.
-RunChange ChangeFrom(uint64_t step, const nlohmann::json& json);
 
 }  // namespace penstock::train

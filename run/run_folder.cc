@@ -18,9 +18,12 @@
 #include "base/unique_fd.h"
 #include "base/units.h"
 #include "run/doubted_commit.h"
+#include "run/leftovers.h"
+#include "run/moved_run.h"
 #include "run/numerics_files.h"
 #include "run/snapshot.h"
 #include "run/snapshot_request.h"
+#include "run/state_owner.h"
 
 namespace penstock::train {
 namespace {
@@ -48,8 +51,14 @@ bool AreOfABeginning(const std::vector<std::string>& names) {
   });
 }
 
+/// Whether a folder has the run.json of a training that has no commit yet, as far as it says.
+bool NamesNoCommit(const Folder& run) {
+  const Result<RunInfo> info = ReadRunInfo(run);
+  return info.ok() && info->kind == RunKind::kTrain && !info->state;
+}
+
 /// Returns the folder of a new run, and whether it was made. One that a run has left that ended
-/// before it had a run.json is used again; an empty one is the user's.
+/// before its first commit is used again; an empty one is the user's.
 Result<std::pair<Folder, bool>> FolderOfNewRun(const Folder& around, const std::string& name) {
   PENSTOCK_ASSIGN(const FolderEntry there, around.Look(name));
   if (there.kind == FolderEntry::Kind::kNone) {
@@ -59,7 +68,8 @@ Result<std::pair<Folder, bool>> FolderOfNewRun(const Folder& around, const std::
   if (there.kind == FolderEntry::Kind::kFolder) {
     PENSTOCK_ASSIGN(Folder left, around.OpenFolder(name));
     PENSTOCK_ASSIGN(const std::vector<std::string> names, left.List());
-    if (!names.empty() && AreOfABeginning(names)) return std::pair(std::move(left), false);
+    const bool begun = !names.empty() && AreOfABeginning(names);
+    if (begun || NamesNoCommit(left)) return std::pair(std::move(left), false);
   }
   return Error{ErrorCode::kInvalidArgument, "it exists already"};
 }
@@ -118,6 +128,34 @@ void LetGoOf(const std::vector<FoundFile>& files) {
   }
 }
 
+bool IsOfOneHost(const StateFiles& state) {
+  return std::ranges::all_of(
+      state.ranks, [&](const RankFiles& rank) { return rank.host == state.ranks.front().host; });
+}
+
+/// Removes the states of a run whose lock is held, if it ended before its first commit. Returns
+/// whether it did. One of several hosts is for clean on each of them.
+Result<bool> RemoveStatesOfABeginning(const Folder& run) {
+  PENSTOCK_ASSIGN(RunInfo info, ReadRunInfo(run));
+  if (info.kind != RunKind::kTrain || !std::ranges::all_of(info.leftovers, IsOfOneHost)) {
+    return false;
+  }
+  if (IsCopy(run, info)) info.leftovers = FilesWithin(info.leftovers, run);
+  PENSTOCK_TRY(TakeUnnamedCommit(&info));
+  if (info.state) return false;
+  for (const StateFiles& state : info.leftovers) {
+    std::string why;
+    const auto note = [&why](const std::string& said) { why = said; };
+    if (!RemoveState(state, {run.path(), info.place}, note)) {
+      return MakeError(ErrorCode::kUnavailable,
+                       "{}: what a run that ended before its first commit has left cannot be "
+                       "removed: {}",
+                       run.path(), why);
+    }
+  }
+  return true;
+}
+
 /// Removes what a new run that failed put into its folder; what others put there stays, with the
 /// folder. `lock`: of the run, or one that holds nothing.
 Status RemoveNewRun(const Folder& run, const Folder& around, RunLock& lock) {
@@ -165,7 +203,8 @@ Result<RunFolder> RunFolder::Create(const std::string& path) {
     if (is_new && !in_use) static_cast<void>(around.RemoveFolder(name));
     return lock.error();
   }
-  const Result<bool> is_free = EndedAtItsBeginning(folder);
+  Result<bool> is_free = EndedAtItsBeginning(folder);
+  if (is_free.ok() && !*is_free) is_free = RemoveStatesOfABeginning(folder);
   if (!is_free.ok() && is_new) RemoveMade(folder, around, name, *lock);
   PENSTOCK_TRY(is_free.status());
   if (!*is_free) return ExistsAlready(path);
@@ -227,6 +266,12 @@ void RemoveNewRun(const std::string& path, const std::string& run_uuid) {
 }
 
 Status RunFolder::WriteInfo(const RunInfo& info) const { return WriteRunInfo(folder_, info); }
+
+Status RunFolder::NameFirstCommit(const RunInfo& info, const Notify& notify) {
+  PENSTOCK_TRY(WriteInfo(info));
+  NoteOwner(*info.state, folder_, notify);
+  return Watch();
+}
 
 Status RunFolder::WriteSummary(const std::string& text) const {
   return WriteTextFile(folder_, kSummaryName, text);

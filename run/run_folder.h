@@ -26,9 +26,9 @@ namespace penstock::train {
 
 class RunFolder {
  public:
-  /// Creates the folder and those above it, durably. One that is empty, or that a run has left that
-  /// ended before it had a run.json, is used. Errors: kInvalidArgument if anything else is there;
-  /// kUnavailable if another process begins a run there; of mkdir.
+  /// Creates the folder and those above it, durably. One in which a run ended before its first
+  /// commit is used, and what that run left is removed. Errors: kInvalidArgument if anything else
+  /// is there; kUnavailable if another process begins a run there; of mkdir.
   static Result<RunFolder> Create(const std::string& path);
   /// Opens a folder that holds a run already, which is kept. Errors: those of ReadRunInfo, before a
   /// lock is made, and of RunLock.
@@ -48,6 +48,9 @@ class RunFolder {
   std::string SummaryPath() const;
 
   Status WriteInfo(const RunInfo& info) const;
+  /// Writes the run.json of a run whose first commit is durable, and watches it from now on.
+  /// Precondition: Watch.
+  Status NameFirstCommit(const RunInfo& info, const Notify& notify);
   Status WriteSummary(const std::string& text) const;
   Result<bool> HasSummary() const;
   /// The writer of metrics.jsonl; see MetricsWriter.

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <system_error>
 #include <vector>
 
 #include "base/files.h"
@@ -125,7 +126,7 @@ Status CopyMetrics(const Folder& run, const RunInfo& info, const Folder& folder,
                    const WholeState& state, const Notify& notify) {
   PENSTOCK_ASSIGN(
       const CommitTexts texts,
-      ReadCommitTexts(state.commit().json, state.commit().head.step, info.state.first()));
+      ReadCommitTexts(state.commit().json, state.commit().head.step, info.state->first()));
   const uint64_t step = state.commit().head.step;
   const auto take = [&](const Folder& rows) -> Status {
     PENSTOCK_TRY(CopyRows(rows, folder, step));
@@ -142,12 +143,15 @@ Status MakeSnapshot(const Folder& run, const Folder& snapshots, const RunInfo& i
                     const std::function<bool()>& stop_requested, const Notify& notify) {
   PENSTOCK_ASSIGN(const Folder unfinished, snapshots.MakeFolder(UnfinishedName(name)));
   RunInfo kept = info;
-  PENSTOCK_ASSIGN(kept.state, TargetFiles(run, info.state, name, unfinished));
-  PENSTOCK_TRY(CheckFree(kept.state.all()));
+  std::error_code error;
+  kept.place = (fs::canonical(snapshots.path(), error) / name).string();
+  if (error) return ErrnoError(error.value(), "looking at " + snapshots.path());
+  PENSTOCK_ASSIGN(kept.state, TargetFiles(run, *info.state, name, unfinished));
+  PENSTOCK_TRY(CheckFree(kept.state->all()));
   kept.leftovers.clear();
   kept.rows_from.reset();
   PENSTOCK_TRY(WriteRunInfo(unfinished, kept));
-  PENSTOCK_TRY(offload::CopyState(state, kept.state.paths(), stop_requested));
+  PENSTOCK_TRY(offload::CopyState(state, kept.state->paths(), stop_requested));
   PENSTOCK_TRY(CopyMetrics(run, info, unfinished, state, notify));
   PENSTOCK_TRY(snapshots.Rename(UnfinishedName(name), name));
   return snapshots.Sync();
@@ -242,6 +246,7 @@ std::optional<std::string> RunOfSnapshot(const Folder& folder) {
 }
 
 std::vector<std::string> UnfinishedSnapshots(const Folder& snapshots, const std::string& run_uuid) {
+  if (run_uuid.empty()) return {};  // of an older run of the package, which has none there
   Result<std::vector<std::string>> names = snapshots.List();
   if (!names.ok()) return {};
   std::erase_if(*names, [&](const std::string& name) {
@@ -257,7 +262,7 @@ Result<StateFiles> FilesOfUnfinished(const Folder& folder) {
   // The copy was not begun.
   if (!info.ok() && info.error().code == ErrorCode::kNotFound) return StateFiles{};
   PENSTOCK_TRY(info.status());
-  StateFiles there = info->state;
+  StateFiles there = info->state.value_or(StateFiles());
   for (RankFiles& rank : there.ranks) {
     std::vector<std::string> paths;
     for (const std::string& whole : rank.paths) {
@@ -303,8 +308,9 @@ Status RemoveSnapshot(const Folder& run, const std::string& name, const std::str
       return MakeError(ErrorCode::kInvalidArgument, "{} is not a snapshot of this run",
                        folder.path());
     }
-    for (const std::string& path : info.state.all()) {
-      const auto file = offload::RemovableState::Open(path, info.state.uuid);
+    PENSTOCK_ASSIGN(const StateFiles state, CommittedFiles(info, folder.path()));
+    for (const std::string& path : state.all()) {
+      const auto file = offload::RemovableState::Open(path, state.uuid);
       if (!file.ok() && file.error().code != ErrorCode::kNotFound) return file.error();
     }
   }

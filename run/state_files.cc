@@ -28,19 +28,6 @@ Result<std::vector<std::string>> RelativeTo(const Folder& run,
   return relative;
 }
 
-Result<RankFiles> RankFilesFrom(const nlohmann::json& json, const Folder& run) {
-  RankFiles files;
-  for (const auto& entry : json.at("state_paths")) {
-    const fs::path path = entry.get<std::string>();
-    if (!path.has_filename() || path.filename() == "." || path.filename() == "..") {
-      return DamagedInfo(run, fmt::format("\"{}\" is no path of a state file", path.string()));
-    }
-    files.paths.push_back((fs::path(run.path()) / path).string());
-  }
-  if (files.paths.empty()) return DamagedInfo(run, "it names no state file");
-  return files;
-}
-
 }  // namespace
 
 offload::RankPaths StateFiles::paths() const {
@@ -75,45 +62,49 @@ Error NamingHost(Error error, const StateFiles& files) {
   return error;
 }
 
-Error DamagedInfo(const Folder& run, const std::string& why) {
-  return MakeError(ErrorCode::kCorruption, "{} is damaged: {}", run.PathOf(kInfoName), why);
-}
-
 Result<nlohmann::ordered_json> ToJson(const StateFiles& files, const Folder& run) {
   nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
   for (const RankFiles& rank : files.ranks) {
     PENSTOCK_ASSIGN(const std::vector<std::string> paths, RelativeTo(run, rank.paths));
-    ranks.push_back({{"host", rank.host}, {"state_paths", paths}});
+    ranks.push_back({{"host", rank.host}, {"paths", paths}});
   }
-  nlohmann::ordered_json json = nlohmann::ordered_json::object();
-  if (files.ranks.size() == 1) {
-    json["state_paths"] = ranks.front()["state_paths"];
-  } else {
-    json["ranks"] = std::move(ranks);
-  }
-  json["state_uuid"] = files.uuid;
-  return json;
+  return nlohmann::ordered_json{{"uuid", files.uuid}, {"ranks", std::move(ranks)}};
 }
 
-Result<StateFiles> StateFilesFrom(const nlohmann::json& json, const Folder& run) {
-  StateFiles state{.ranks = {}, .uuid = json.at("state_uuid").get<std::string>()};
-  if (state.uuid.empty()) return DamagedInfo(run, "it names a state without a UUID");
-  if (!json.contains("ranks")) {
-    PENSTOCK_ASSIGN(RankFiles only, RankFilesFrom(json, run));
-    state.ranks.push_back(std::move(only));
-    return state;
-  }
-  const nlohmann::json& ranks = json["ranks"];
-  if (!ranks.is_array() || ranks.size() < 2 || ranks.size() > offload::kMostRanks) {
-    return DamagedInfo(
-        run, fmt::format("\"ranks\" is no list of 2 to {} ranks' files", offload::kMostRanks));
-  }
-  for (const auto& entry : ranks) {
-    PENSTOCK_ASSIGN(RankFiles rank, RankFilesFrom(entry, run));
-    rank.host = entry.at("host").get<std::string>();
+Result<StateFiles> StateFilesFrom(const JsonFields& fields, const Folder& run) {
+  PENSTOCK_TRY(fields.CheckKeys({"uuid", "ranks"}));
+  StateFiles state;
+  PENSTOCK_ASSIGN(state.uuid, fields.Name("uuid"));
+  PENSTOCK_ASSIGN(const std::vector<JsonFields> ranks, fields.Objects("ranks"));
+  PENSTOCK_TRY(CheckRanks(ranks.size(), 1, run));
+  for (const JsonFields& entry : ranks) {
+    PENSTOCK_TRY(entry.CheckKeys({"host", "paths"}));
+    RankFiles rank;
+    PENSTOCK_ASSIGN(rank.host, entry.Text("host"));
+    PENSTOCK_ASSIGN(rank.paths, StatePathsFrom(entry, "paths", run));
     state.ranks.push_back(std::move(rank));
   }
   return state;
+}
+
+Result<std::vector<std::string>> StatePathsFrom(const JsonFields& fields, const char* key,
+                                                const Folder& run) {
+  PENSTOCK_ASSIGN(std::vector<std::string> paths, fields.Texts(key));
+  for (std::string& text : paths) {
+    const fs::path path = text;
+    if (!path.has_filename() || path.filename() == "." || path.filename() == "..") {
+      return DamagedInfo(run, fmt::format("\"{}\" is no path of a state file", text));
+    }
+    text = (fs::path(run.path()) / path).string();
+  }
+  if (paths.empty()) return DamagedInfo(run, "it names no state file");
+  return paths;
+}
+
+Status CheckRanks(size_t ranks, size_t min, const Folder& run) {
+  if (ranks >= min && ranks <= offload::kMostRanks) return {};
+  return DamagedInfo(
+      run, fmt::format("\"ranks\" is no list of {} to {} ranks' files", min, offload::kMostRanks));
 }
 
 }  // namespace penstock::train

@@ -1,7 +1,5 @@
-// Which files a state has, as run.json names them.
-//
-// A state of one rank is {"state_paths": […], "state_uuid": "…"}. One of several ranks has "ranks"
-// in place of "state_paths": for each rank, by rank, {"host": "…", "state_paths": […]}.
+// Which files a state has, as run.json names them: {"uuid": "…", "ranks": [{"host": "…", "paths":
+// […]}]}, ranks by rank.
 //
 // Threads: one at a time.
 #pragma once
@@ -13,6 +11,7 @@
 #include "base/folder.h"
 #include "base/result.h"
 #include "offload/whole_state.h"
+#include "run/json_fields.h"
 
 namespace penstock::train {
 
@@ -49,11 +48,14 @@ Error NamingHost(Error error, const StateFiles& files);
 
 /// Returns what run.json holds of a state. Errors: of looking at the folders.
 Result<nlohmann::ordered_json> ToJson(const StateFiles& files, const Folder& run);
-/// Reads it. `json` is an object. Errors: kCorruption, naming run.json; throws nlohmann's
-/// exceptions for keys that are missing and values of another type.
-Result<StateFiles> StateFilesFrom(const nlohmann::json& json, const Folder& run);
+/// Reads it. Errors: kCorruption, naming run.json.
+Result<StateFiles> StateFilesFrom(const JsonFields& fields, const Folder& run);
 
-/// Returns the error of a run.json that says what it cannot: kCorruption.
-Error DamagedInfo(const Folder& run, const std::string& why);
+/// Reads a list of at least one path of a state file, and makes the paths absolute. Errors:
+/// kCorruption.
+Result<std::vector<std::string>> StatePathsFrom(const JsonFields& fields, const char* key,
+                                                const Folder& run);
+/// Refuses a number of ranks that no state has. Errors: kCorruption.
+Status CheckRanks(size_t ranks, size_t min, const Folder& run);
 
 }  // namespace penstock::train

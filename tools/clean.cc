@@ -6,10 +6,13 @@
 #include <utility>
 
 #include "base/files.h"
+#include "run/leftovers.h"
+#include "run/moved_run.h"
 #include "run/rank_reports.h"
 #include "run/run_folder.h"
 #include "run/snapshot.h"
 #include "run/snapshot_request.h"
+#include "run/state_owner.h"
 
 namespace penstock::train {
 namespace {
@@ -39,6 +42,15 @@ bool IsForeign(const Folder& folder, const std::string& run_uuid, const Error& e
   return !text.ok() || text->find(run_uuid) == std::string::npos;
 }
 
+std::vector<std::string> FilesOf(const RunInfo& info) {
+  std::vector<std::string> files = info.state ? info.state->all() : std::vector<std::string>();
+  for (const StateFiles& left : info.leftovers) {
+    const std::vector<std::string> all = left.all();
+    files.insert(files.end(), all.begin(), all.end());
+  }
+  return files;
+}
+
 /// Makes a plan, place by place.
 class Planner {
  public:
@@ -49,6 +61,10 @@ class Planner {
  private:
   Status FindStates(const StateFiles& files);
   /// `note`: what is said of the file if it is not there.
+  /// What names the run beside the state.
+  Status FindOwnerOf(const StateFiles& files);
+  /// Whether a file lies in RUN, or in a folder of it.
+  bool IsWithin(const std::string& path) const;
   Status FindState(const std::string& path, const std::string& uuid, const std::string& note);
   void AddFiles(const Held& in, const std::vector<FoundFile>& files);
   Status AddFilesOfRun(const Held& run);
@@ -61,8 +77,10 @@ class Planner {
 
   CleanPlan& plan_;
   std::string run_uuid_;
-  std::set<FileId> states_;    ///< of the plan: run.json may name one twice
-  std::vector<Held> folders_;  ///< that the plan empties
+  bool is_copy_ = false;           ///< only what lies in RUN is the run's
+  std::vector<std::string> runs_;  ///< the paths that RUN has and had
+  std::set<FileId> found_;         ///< of the plan: run.json may name one twice
+  std::vector<Held> folders_;      ///< that the plan empties
 };
 
 Status Planner::FindStates(const StateFiles& files) {
@@ -74,13 +92,32 @@ Status Planner::FindStates(const StateFiles& files) {
   return {};
 }
 
+Status Planner::FindOwnerOf(const StateFiles& files) {
+  if (is_copy_) return {};
+  PENSTOCK_ASSIGN(std::optional<OwnerFiles> owner, FindOwner(files, runs_));
+  if (!owner) return {};
+  const Held folder = std::make_shared<Folder>(std::move(owner->folder));
+  for (const FoundFile& file : owner->files) {
+    if (found_.insert(file.id).second) plan_.items.push_back({folder, file.name, file});
+  }
+  return {};
+}
+
+bool Planner::IsWithin(const std::string& path) const {
+  return fs::path(path).lexically_normal().string().starts_with(plan_.run->path() + "/");
+}
+
 Status Planner::FindState(const std::string& path, const std::string& uuid,
                           const std::string& note) {
+  if (is_copy_ && !IsWithin(path)) {
+    plan_.shared.push_back(path);
+    return {};
+  }
   const Result<FileId> id = IdAt(path);
-  if (id.ok() && states_.contains(*id)) return {};
+  if (id.ok() && found_.contains(*id)) return {};
   Result<offload::RemovableState> state = offload::RemovableState::Open(path, uuid);
   if (state.ok()) {
-    states_.insert(state->id());
+    found_.insert(state->id());
     plan_.states.push_back(std::move(state).value());
   } else if (state.error().code != ErrorCode::kNotFound) {
     return state.error();
@@ -120,7 +157,7 @@ Status Planner::FindSnapshot(const Held& snapshots, const std::string& name) {
   if (!info.ok() && IsForeign(*folder, run_uuid_, info.error())) return {};
   PENSTOCK_TRY(info.status());
   if (info->run_uuid != run_uuid_) return {};
-  PENSTOCK_TRY(FindStates(info->state));
+  if (info->state) PENSTOCK_TRY(FindStates(*info->state));
   PENSTOCK_TRY(AddFilesOfRun(folder));
   plan_.items.push_back({snapshots, name});
   return {};
@@ -199,8 +236,14 @@ Status Planner::FindAll() {
   if (not_begun) return AddFilesOfRun(plan_.run);
   PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(*plan_.run));
   run_uuid_ = info.run_uuid;
-  PENSTOCK_TRY(FindStates(info.state));
-  for (const StateFiles& state : info.leftovers) PENSTOCK_TRY(FindStates(state));
+  is_copy_ = IsCopy(*plan_.run, info);
+  runs_ = {plan_.run->path(), info.place};
+  std::vector<StateFiles> states = info.leftovers;
+  if (info.state) states.insert(states.begin(), *info.state);
+  for (const StateFiles& state : states) {
+    PENSTOCK_TRY(FindStates(state));
+    PENSTOCK_TRY(FindOwnerOf(state));
+  }
   PENSTOCK_TRY(FindSnapshots());
   PENSTOCK_TRY(FindReports());
   PENSTOCK_TRY(FindReplay());
@@ -224,8 +267,8 @@ Result<CleanPlan> PlanClean(const std::string& path) {
   if (!not_begun) {
     PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(*given));
     PENSTOCK_TRY(CheckIsOfTrain(info, path,
-                                fmt::format("remove it by hand, with the folders of its state: {}",
-                                            fmt::join(info.folders, ", "))));
+                                fmt::format("remove it by hand, with the files of its state: {}",
+                                            fmt::join(FilesOf(info), ", "))));
   }
   PENSTOCK_ASSIGN(const FolderEntry lock_before, given->Look(kLockName));
   CleanPlan plan;
@@ -280,6 +323,9 @@ std::string ToText(const CleanPlan& plan, bool removed) {
     text += fmt::format("{:>12}  {}\n", "not there", path);
   }
   const char* const stays = removed ? "kept" : "stays";
+  for (const std::string& path : plan.shared) {
+    text += fmt::format("{:>12}  {}, which is the original's: this run is a copy\n", stays, path);
+  }
   for (const std::string& path : plan.kept) {
     text += fmt::format("{:>12}  {}, which is not the run's\n", stays, path);
   }

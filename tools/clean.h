@@ -52,6 +52,8 @@ struct CleanPlan {
   std::vector<Item> items;
   std::optional<LeftScratch> replay;  ///< what a killed replay left in RUN
   std::vector<std::string> kept;      ///< not the run's: RUN stays for them
+  /// Files of states that a copied run has in common with its original, which stay.
+  std::vector<std::string> shared;
 };
 
 /// Makes the plan, and removes nothing; what is in the folder stays as it is, and nothing is added

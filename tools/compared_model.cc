@@ -141,7 +141,7 @@ Result<std::unique_ptr<ComparedModel>> ComparedModel::Open(const std::string& pa
   std::error_code error;
   if (fs::exists(fs::path(path) / "run.json", error)) {
     PENSTOCK_ASSIGN(RunInfo info, ReadRunInfo(path));
-    PENSTOCK_ASSIGN(auto state, OpenCommit(info));
+    PENSTOCK_ASSIGN(auto state, OpenCommit(info, path));
     return std::unique_ptr<ComparedModel>(
         std::make_unique<CommittedModel>(std::move(info), std::move(state)));
   }

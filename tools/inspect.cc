@@ -122,7 +122,8 @@ void AddSnapshots(const Folder& run, const std::string& run_uuid, const Folder& 
     const Result<bool> is_inspected = inspected.IsAt(folder->path());
     if (is_inspected.ok() && *is_inspected) continue;
     const Result<RunInfo> info = ReadRunInfo(*folder);
-    if (info.ok()) files.Add("snapshot", info->state, fmt::format("; kept as {}", name));
+    if (info.ok() && info->state)
+      files.Add("snapshot", *info->state, fmt::format("; kept as {}", name));
   }
   for (const std::string& name : UnfinishedSnapshots(*snapshots, run_uuid)) {
     const Result<Folder> folder = snapshots->OpenFolder(name);
@@ -139,7 +140,7 @@ void AddSnapshots(const Folder& run, const std::string& run_uuid, const Folder& 
 void AddFiles(const Folder& folder, const RunInfo& info, const std::vector<double>& shares,
               Lines& lines) {
   FileLines files(lines);
-  files.AddInspected(info.state, shares);
+  files.AddInspected(*info.state, shares);
   for (const StateFiles& state : info.leftovers) {
     files.Add("left over", state, "; of a move that was cut off; --resume or clean removes it");
   }
@@ -147,8 +148,8 @@ void AddFiles(const Folder& folder, const RunInfo& info, const std::vector<doubl
   const Result<Folder> around = run ? Folder::Open(*run) : folder.Reopen();
   if (around.ok()) {
     const Result<RunInfo> whole = ReadRunInfo(*around);
-    if (run && whole.ok()) {
-      files.Add("beside it", whole->state, fmt::format("; of {}, whose snapshot this is", *run));
+    if (run && whole.ok() && whole->state) {
+      files.Add("beside it", *whole->state, fmt::format("; of {}, whose snapshot this is", *run));
     }
     AddSnapshots(*around, whole.ok() ? whole->run_uuid : info.run_uuid, folder, files);
   }
@@ -245,7 +246,7 @@ void AddChanges(const RunInfo& info, uint64_t committed, Lines& lines) {
     lines.Add("changed", fmt::format("{}, from step {} on{}", ToText(change), change.step + 1,
                                      change.step < committed ? "" : ", which is not committed"));
   }
-  for (const StepRange& range : info.skips) {
+  for (const StepRange& range : info.skip_steps) {
     lines.Add("passed over", fmt::format("steps {} to {}{}", range.first, range.last,
                                          range.last < committed ? "" : ", when they come"));
   }
@@ -323,11 +324,12 @@ Status Intact(const std::string& run, const std::vector<std::string>& damages) {
 Result<InspectOutcome> RunInspect(const std::string& path) {
   PENSTOCK_ASSIGN(const Folder run, OpenRun(path));
   PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(run));
-  const auto opened = OpenFiles(info.state);
+  PENSTOCK_ASSIGN(const StateFiles files, CommittedFiles(info, path));
+  const auto opened = OpenFiles(files);
   Lines lines;
   AddFiles(run, info, opened.ok() ? (*opened)->Shares() : std::vector<double>(), lines);
   AddReports(run, lines);
-  lines.Add("uuid", info.state.uuid);
+  lines.Add("uuid", files.uuid);
   if (!opened.ok()) return InspectOutcome{.text = lines.Take(), .intact = opened.error()};
   zero::CommittedState& state = **opened;
   const Status fits = CheckInfo(info, state);
@@ -344,14 +346,14 @@ Result<InspectOutcome> RunInspect(const std::string& path) {
   AddChanges(info, state.train_state().step, lines);
   if (info.kind != RunKind::kTrain) lines.Add("run of", ToString(info.kind));
   if (info.kind == RunKind::kTrain)
-    lines.Add("data", fmt::format("{} ({}, sequence length {})", info.data_path, info.data_order,
-                                  info.sequence_length));
+    lines.Add("data", fmt::format("{} ({}, sequence length {})", info.training.data_path,
+                                  info.training.data_order, info.training.sequence_length));
   lines.Add("read", fmt::format("{} at {:.2f} GB/s", ToString(check.read),
                                 static_cast<double>(check.read.value) / seconds / 1e9));
   AddValues(check.values, lines);
   PENSTOCK_TRY(CheckOthers(state, progress, found));
   line.Finish();
-  AddCommits(found, DoubtedStep(run, info.state.uuid), lines);
+  AddCommits(found, DoubtedStep(run, files.uuid), lines);
   for (const std::string& damage : check.damages) lines.Add("damaged", damage);
   if (!fits.ok()) {
     lines.Add("damaged", fits.error().message);

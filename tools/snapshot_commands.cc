@@ -10,6 +10,7 @@
 #include "offload/whole_commit.h"
 #include "offload/whole_state.h"
 #include "run/committed_run.h"
+#include "run/moved_run.h"
 #include "run/run_folder.h"
 #include "run/run_lock.h"
 #include "run/snapshot.h"
@@ -27,7 +28,8 @@ using offload::WholeState;
 constexpr auto kAskAgain = std::chrono::milliseconds(50);
 
 /// The state of a run that agrees with its run.json.
-Result<WholeState> OpenToCopy(const RunInfo& info) {
+Result<WholeState> OpenToCopy(const RunInfo& info, const std::string& run) {
+  PENSTOCK_TRY(CommittedFiles(info, run).status());
   PENSTOCK_ASSIGN(WholeState state, OpenCommitToCopy(info, offload::StateLock::kShared));
   PENSTOCK_TRY(CheckInfo(info, state));
   return state;
@@ -61,15 +63,15 @@ Result<std::optional<RunLock>> AskTrainer(const Folder& run, const std::string& 
 std::string Describe(const Folder& folder) {
   const Result<RunInfo> info = ReadRunInfo(folder);
   if (!info.ok()) return info.error().message;
-  const Result<WholeState> state = OpenToCopy(*info);
+  const Result<WholeState> state = OpenToCopy(*info, folder.path());
   if (!state.ok()) return state.error().message;
-  return fmt::format("step {}  {}", state.value().commit().head.step, info->state.first());
+  return fmt::format("step {}  {}", state.value().commit().head.step, info->state->first());
 }
 
 /// Without a training: the lock is ours.
 Status TakeOfStoppedRun(const Folder& run, const std::string& name) {
   PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(run));
-  PENSTOCK_ASSIGN(WholeState state, OpenToCopy(info));
+  PENSTOCK_ASSIGN(WholeState state, OpenToCopy(info, run.path()));
   if (!state.notice().empty()) LogNotice(state.notice());
   const Interrupt interrupt("penstock: removing what was copied; interrupt again to quit at once");
   uint64_t tiles = 0;
@@ -108,6 +110,12 @@ Result<std::string> RunSnapshot(const std::string& path, const std::string& name
                      "{} is a snapshot already; take one of {}, or copy it with penstock export",
                      path, *whole);
   }
+  if (IsCopy(run, info)) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "{} is a copy of {}, which is still there, and has no state of its own yet; "
+                     "resume it, which gives it one, or take a snapshot of {}",
+                     path, info.place, info.place);
+  }
   PENSTOCK_TRY(CheckSnapshotNotTaken(run, name));
   std::optional<RunLock> lock;
   Result<RunLock> free = RunLock::TryTake(run);
@@ -121,7 +129,7 @@ Result<std::string> RunSnapshot(const std::string& path, const std::string& name
   if (lock) PENSTOCK_TRY(TakeOfStoppedRun(run, name));
   PENSTOCK_ASSIGN(const Folder folder, OpenSnapshot(run, name));
   PENSTOCK_ASSIGN(const RunInfo kept, ReadRunInfo(folder));
-  PENSTOCK_ASSIGN(const WholeState state, OpenToCopy(kept));
+  PENSTOCK_ASSIGN(const WholeState state, OpenToCopy(kept, folder.path()));
   return fmt::format("step {} of {} is kept as {}; resume from it with --resume-from {}\n",
                      state.commit().head.step, path, name, name);
 }

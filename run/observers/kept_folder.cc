@@ -25,6 +25,9 @@ Status KeptFolder::AfterStep(DoneStep&) {
 Status KeptFolder::AfterCommit() {
   if (folder_ != nullptr) PENSTOCK_TRY(CheckThere(*folder_, notify_));
   Keep();
+  if (folder_ == nullptr || !unnamed_) return {};
+  PENSTOCK_TRY(folder_->NameFirstCommit(*unnamed_, notify_));
+  unnamed_.reset();
   return {};
 }
 

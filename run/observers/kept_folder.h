@@ -1,14 +1,17 @@
-// Keeps RUN once it has results, and looks at each commit whether RUN is still there.
+// Keeps RUN once it has results, checks at each commit that RUN is still there, and has its
+// run.json name the state once the first commit is durable.
 //
 // Threads: as of a StepObserver.
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "base/notify.h"
 #include "run/observers/step_observer.h"
 #include "run/run_folder.h"
+#include "run/run_info.h"
 
 namespace penstock::train {
 
@@ -19,10 +22,14 @@ Status CheckThere(const RunFolder& folder, const Notify& notify);
 
 class KeptFolder final : public StepObserver {
  public:
-  /// `folder` outlives the object; none: another rank has it. `kept` is called whenever the run is
-  /// kept.
-  KeptFolder(RunFolder* folder, std::function<void()> kept, Notify notify)
-      : folder_(folder), kept_(std::move(kept)), notify_(std::move(notify)) {}
+  /// `folder` outlives the object; none: another rank has it. `unnamed`: the run.json of a run
+  /// whose first commit is still to come. `kept` is called whenever the run is kept.
+  KeptFolder(RunFolder* folder, std::optional<RunInfo> unnamed, std::function<void()> kept,
+             Notify notify)
+      : folder_(folder),
+        unnamed_(std::move(unnamed)),
+        kept_(std::move(kept)),
+        notify_(std::move(notify)) {}
 
   Status AfterStep(DoneStep& step) override;
   Status AfterCommit() override;
@@ -32,6 +39,7 @@ class KeptFolder final : public StepObserver {
   void Keep();
 
   RunFolder* const folder_;
+  std::optional<RunInfo> unnamed_;
   const std::function<void()> kept_;
   const Notify notify_;
 };

@@ -44,14 +44,14 @@ class CleanTest(harness.PenstockTest):
         other = self.trained(self.config, steps=1)
         self.clean("--yes")
         self.assertFalse(os.path.exists(self.run_folder))
-        self.assertEqual(os.listdir(self.nvme), [os.path.basename(harness.state_path(other))])
+        self.assertEqual(harness.states_in(self.nvme), [os.path.basename(harness.state_path(other))])
         self.assertEqual(harness.penstock("inspect", other).code, 0)
 
     def test_a_state_over_two_drives_goes_from_both(self):
         drives = [self.make_folder("drive0"), self.make_folder("drive1")]
         self.run_folder = self.trained(make_config(param="nvme", optimizer="nvme",
                                                    nvme_path=drives), steps=1)
-        self.assertEqual([len(os.listdir(drive)) for drive in drives], [1, 1])
+        self.assertEqual([len(harness.states_in(drive)) for drive in drives], [1, 1])
         self.clean("--yes")
         self.assertEqual([os.listdir(drive) for drive in drives], [[], []])
         self.assertFalse(os.path.exists(self.run_folder))

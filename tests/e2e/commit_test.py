@@ -215,14 +215,15 @@ class RunJsonTest(harness.PenstockTest):
                     ["model.n_head is 4, was 2"]),
                    ("layer norm", lambda info: self.with_model(info, layer_norm_epsilon=1e-3),
                     ["model.layer_norm_epsilon", "0.001"]),
-                   ("no model", lambda info: {**info, "model": ""}, ["model"]),
-                   ("no config", lambda info: {**info, "model": "[]"}, ["model"]),
-                   ("seed", lambda info: {**info, "seed": 7}, ["seed is 7, was 0"]),
-                   ("sequence", lambda info: {**info, "sequence_length": 32},
+                   ("no model", lambda info: self.with_training(info, model=""), ["model"]),
+                   ("no config", lambda info: self.with_training(info, model="[]"), ["model"]),
+                   ("seed", lambda info: self.with_training(info, seed=7), ["seed is 7, was 0"]),
+                   ("sequence", lambda info: self.with_training(info, sequence_length=32),
                     ["sequence_length is 32, was 64"]),
-                   ("order", lambda info: {**info, "data": {**info["data"], "order": "sequential"}},
+                   ("order", lambda info: self.with_training(
+                       info, data={**info["training"]["data"], "order": "sequential"}),
                     ['data_order is "sequential", was "shuffle"']),
-                   ("state", lambda info: {**info, "state_uuid": "0" * 32}, ["0" * 32])]
+                   ("state", lambda info: merge(info, {"state": {"uuid": "0" * 32}}), ["0" * 32])]
         for folder in (run, os.path.join(run, "snapshots", "before")):
             info_path = os.path.join(folder, "run.json")
             with open(info_path, encoding="utf-8") as file:
@@ -251,8 +252,12 @@ class RunJsonTest(harness.PenstockTest):
             self.write(info_path, info)
 
     @staticmethod
-    def with_model(info, **change):
-        return {**info, "model": json.dumps({**json.loads(info["model"]), **change})}
+    def with_training(info, **change):
+        return {**info, "training": {**info["training"], **change}}
+
+    def with_model(self, info, **change):
+        model = json.loads(info["training"]["model"])
+        return self.with_training(info, model=json.dumps({**model, **change}))
 
     @staticmethod
     def listing(*folders):

@@ -29,7 +29,7 @@ class FullDriveTest(harness.PenstockTest):
                 model = self.make_model("large", n_embd=256)
                 outcome, run = self.train(config, model=model, steps=2)
                 self.assertEqual(outcome.code, 0, str(outcome))
-                [state] = os.listdir(nvme)
+                [state] = harness.states_in(nvme)
                 size = os.path.getsize(os.path.join(nvme, state))
                 self.assertGreater(size, 2 * LEFT_FREE)
                 system.fill(LEFT_FREE)
@@ -55,7 +55,7 @@ class FullDriveTest(harness.PenstockTest):
         self.assertEqual(resumed.code, 0, str(resumed))
         self.assertRegex(resumed.stderr, r"shares .* with copies of it, such as snapshots")
         shared = re.search(r"shares ([0-9.]+) MiB", resumed.stderr)
-        [state] = [name for name in os.listdir(nvme) if "snapshot" not in name]
+        [state] = [name for name in harness.states_in(nvme) if "snapshot" not in name]
         whole = os.path.getsize(os.path.join(nvme, state)) / 2**20
         self.assertLess(float(shared.group(1)), 0.6 * whole, "the slot that no commit names, too")
         system.fill(LEFT_FREE)

@@ -222,7 +222,7 @@ class AutomaticSnapshotTest(GoBackTest):
         self.assertEqual(self.names(run), ["auto-3"])
         self.train_to(run, 7, 10)
         self.assertEqual(self.names(run), ["auto-6", "auto-9"])
-        self.assertEqual(len(os.listdir(self.path("nvme"))), 3, "a state for each, and the run's")
+        self.assertEqual(len(harness.states_in(self.path("nvme"))), 3, "a state for each, and the run's")
         for step in (6, 9):
             self.assert_equal_bits(self.snapshot(run, step), self.trained(self.conf, steps=step))
             self.assertEqual(len(read_rows(self.snapshot(run, step))), step)

@@ -328,9 +328,40 @@ def read_summary(run):
         return json.load(file)
 
 
-def state_paths(run):
+def read_info(run):
     with open(os.path.join(run, "run.json"), encoding="utf-8") as file:
-        return [os.path.join(run, path) for path in json.load(file)["state_paths"]]
+        return json.load(file)
+
+
+def older_info(info):
+    """Returns what a run.json of version 3 says as versions 1 and 2 say it (docs/run_format.md)."""
+    def state_of(state):
+        ranks = [{"host": rank["host"], "state_paths": rank["paths"]} for rank in state["ranks"]]
+        paths = {"ranks": ranks} if len(ranks) > 1 else {"state_paths": ranks[0]["state_paths"]}
+        return {**paths, "state_uuid": state["uuid"]}
+
+    states = [info["state"], *info["leftovers"]]
+    version = 2 if any(len(state["ranks"]) > 1 for state in states) else 1
+    same = {key: value for key, value in info.items()
+            if key in ("program", "run_uuid", "rows_from", "automatic", "changes", "skip_steps")}
+    return {"version": version, **same, **state_of(info["state"]), **info["training"],
+            "leftovers": [state_of(state) for state in info["leftovers"]]}
+
+
+def state_paths(run, rank=0):
+    """The files in which the last commit is."""
+    return [os.path.join(run, path) for path in read_info(run)["state"]["ranks"][rank]["paths"]]
+
+
+def states_in(folder):
+    """Names of states in a folder, where no file names the run of one that is not there."""
+    names = os.listdir(folder)
+    states = [name for name in names if not name.endswith(".run")]
+    alone = [name for name in names
+             if name.endswith(".run") and f"{name.removesuffix('.run')}.state" not in states]
+    if alone:
+        raise AssertionError(f"{folder} has {alone} and no such states")
+    return sorted(states)
 
 
 def state_path(run):

@@ -39,7 +39,7 @@ class LinkTest(HostileFolderTest):
                     self.assertEqual(self.contents(self.path("outside")), before)
             shutil.rmtree(self.path("exported"), ignore_errors=True)
             shutil.rmtree(self.in_run("snapshots", "another"), ignore_errors=True)
-            for state in os.listdir(self.nvme):
+            for state in harness.states_in(self.nvme):
                 if ".snapshot-another." in state:
                     os.unlink(os.path.join(self.nvme, state))
             if os.path.islink(self.in_run(name)):

@@ -14,6 +14,11 @@ from harness import make_config
 from hostile_run import HostileFolderTest
 
 
+def paths_in(info):
+    """Of the state of one rank."""
+    return info["state"]["ranks"][0]["paths"]
+
+
 class ForeignTest(HostileFolderTest):
     def setUp(self):
         super().setUp()
@@ -34,7 +39,7 @@ class ForeignTest(HostileFolderTest):
         self.assertIn(moved, outcome.stdout)
         self.assert_other_is_whole(moved)
         self.assertEqual(os.listdir(self.in_run("snapshots")), ["other"])
-        self.assertEqual(os.listdir(self.nvme), [os.path.basename(self.other_state)])
+        self.assertEqual(harness.states_in(self.nvme), [os.path.basename(self.other_state)])
 
     def test_another_run_that_linked_snapshots_lead_to_outlives_clean(self):
         outside = self.make_folder("outside")
@@ -64,19 +69,20 @@ class ForeignTest(HostileFolderTest):
         self.snapshot("after")
         self.assertEqual(self.run_penstock("clean", self.run_folder, "--yes").code, 0)
         self.assertFalse(os.path.exists(self.run_folder))
-        self.assertEqual(os.listdir(self.nvme), [os.path.basename(self.other_state)])
+        self.assertEqual(harness.states_in(self.nvme), [os.path.basename(self.other_state)])
 
     def test_a_run_of_before_the_run_uuid_goes_with_its_snapshots(self):
         for folder in (self.snapshot(), self.run_folder):
             path = os.path.join(folder, "run.json")
             with open(path, encoding="utf-8") as file:
                 info = json.load(file)
-            info.pop("run_uuid", None)
+            older = harness.older_info(info)
+            del older["run_uuid"]
             with open(path, "w", encoding="utf-8") as file:
-                json.dump(info, file)
+                json.dump(older, file)
         self.assertEqual(self.run_penstock("clean", self.run_folder, "--yes").code, 0)
         self.assertFalse(os.path.exists(self.run_folder))
-        self.assertEqual(os.listdir(self.nvme), [os.path.basename(self.other_state)])
+        self.assertEqual(harness.states_in(self.nvme), [os.path.basename(self.other_state)])
 
 
 class RunJsonTest(HostileFolderTest):
@@ -93,8 +99,8 @@ class RunJsonTest(HostileFolderTest):
         self.assertEqual(os.listdir(self.nvme), [])
 
     def test_a_path_that_it_names_twice_is_removed_once(self):
-        self.edit(lambda info: info["state_paths"].append(
-            os.path.join(self.nvme, ".", os.path.basename(info["state_paths"][0]))))
+        self.edit(lambda info: paths_in(info).append(
+            os.path.join(self.nvme, ".", os.path.basename(paths_in(info)[0]))))
         for command in ("resume", "export", "inspect"):
             outcome = self.run_penstock(*self.commands()[command])
             self.assertEqual(outcome.code, 3, str(outcome))
@@ -106,17 +112,17 @@ class RunJsonTest(HostileFolderTest):
         drives = [self.make_folder("drive0"), self.make_folder("drive1")]
         self.conf = make_config(dtype="bf16", param="nvme", optimizer="nvme", nvme_path=drives)
         self.run_folder = self.trained(self.conf, steps=2)
-        self.edit(lambda info: info.update(state_paths=[info["state_paths"][0]] * 2))
+        self.edit(lambda info: paths_in(info).__setitem__(1, paths_in(info)[0]))
         for command in ("resume", "export", "inspect"):
             outcome = self.run_penstock(*self.commands()[command])
             self.assertEqual(outcome.code, 3, str(outcome))
             self.assertIn("twice", outcome.errors[0])
         self.assertEqual(self.run_penstock("clean", self.run_folder, "--yes").code, 0)
-        self.assertEqual([len(os.listdir(drive)) for drive in drives], [0, 1])
+        self.assertEqual([len(harness.states_in(drive)) for drive in drives], [0, 1])
 
     def test_its_own_state_among_the_leftovers_is_no_leftover(self):
         def add_own(info):
-            info["leftovers"] = [{key: info[key] for key in ("state_paths", "state_uuid")}]
+            info["leftovers"] = [info["state"]]
 
         self.edit(add_own)
         outcome = self.run_penstock(*self.train_arguments("--resume"))
@@ -129,7 +135,7 @@ class RunJsonTest(HostileFolderTest):
         state = harness.state_path(self.run_folder)
         for path in ("", "/", "."):
             with self.subTest(path=path):
-                self.edit(lambda info: info.update(state_paths=[path]))
+                self.edit(lambda info: info["state"]["ranks"][0].update(paths=[path]))
                 for command, arguments in self.commands().items():
                     if command == "resume-from":
                         continue

@@ -84,7 +84,7 @@ class InterruptTest(harness.PenstockTest):
         nvme = self.make_folder("nvme")
         config = make_config(dtype="bf16", param="nvme", optimizer="nvme", nvme_path=nvme)
         program, run = self.start(config, until="aio engine", n_layer=12, n_embd=768, n_head=12)
-        self.assertEqual(len(os.listdir(nvme)), 1)
+        self.assertEqual(len(harness.states_in(nvme)), 1)
         program.send_signal(signal.SIGINT)
         stdout, stderr = program.communicate(timeout=harness.TIMEOUT_S)
         self.assertEqual((program.returncode, stdout), (130, ""), stderr)

@@ -99,7 +99,7 @@ class KillTest(harness.PenstockTest):
     def assert_cleaned(self, run):
         outcome = harness.penstock("clean", run, "--yes")
         self.assertEqual(outcome.code, 0, str(outcome))
-        self.assertEqual(len(os.listdir(self.nvme)), 1, "the undisturbed run's")
+        self.assertEqual(len(harness.states_in(self.nvme)), 1, "the undisturbed run's")
         self.assertFalse(os.path.exists(run))
 
     def test_of_a_new_run(self):
@@ -114,7 +114,7 @@ class KillTest(harness.PenstockTest):
             if os.path.exists(os.path.join(run, "run.json")):
                 self.assert_cleaned(run)
             shutil.rmtree(run, ignore_errors=True)
-            self.assertEqual(len(os.listdir(self.nvme)), 1, "the undisturbed run's")
+            self.assertEqual(len(harness.states_in(self.nvme)), 1, "the undisturbed run's")
 
         self.at_every_call(5, lambda: None, lambda: self.train_arguments(run, self.conf, steps=2),
                            check)
@@ -199,7 +199,7 @@ class KillTest(harness.PenstockTest):
         def check():
             if os.path.exists(run):
                 self.assert_cleaned(run)
-            self.assertEqual(len(os.listdir(self.nvme)), 1)
+            self.assertEqual(len(harness.states_in(self.nvme)), 1)
 
         self.at_every_call(12, prepare, lambda: ["clean", run, "--yes"], check)
 

@@ -18,8 +18,7 @@ class PackageRunTest(harness.PenstockTest):
         self.run_folder = self.package_run("run", {"uuid": self.uuid(), "paths": [self.state]})
 
     def uuid(self):
-        with open(os.path.join(self.trained_run, "run.json"), encoding="utf-8") as file:
-            return json.load(file)["state_uuid"]
+        return harness.read_info(self.trained_run)["state"]["uuid"]
 
     def package_run(self, name, state, **changes):
         """A folder with the run.json of docs/pytorch_runs.md."""
@@ -80,7 +79,7 @@ class PackageRunTest(harness.PenstockTest):
         self.assert_refused("replay", self.run_folder, "--from", "1", "--to", "2", code=2,
                             says="its model and data are that program's")
         self.assert_refused("clean", self.run_folder, "--yes", code=2, says="remove it by hand, with "
-                            f"the folders of its state: {self.nvme}")
+                            f"the files of its state: {self.state}")
         self.assert_refused("snapshot", self.run_folder, "name", code=2, says="call snapshot(FOLDER)")
 
     def test_one_without_a_commit_says_so(self):

@@ -6,7 +6,6 @@ about an hour, and 24 of the quickstart's model, half an hour:
 PENSTOCK_LONG_TESTS=1 python3 ranks_test.py PENSTOCK WORK -k the_numbers_of_one -k the_quickstart
 """
 import glob
-import json
 import os
 import resource
 import shutil
@@ -93,10 +92,8 @@ class RanksTest(ranks_harness.RanksTest):
 
     def test_each_rank_keeps_its_share_and_all_move_what_one_moves(self):
         def sizes(run):
-            with open(os.path.join(run, "run.json"), encoding="utf-8") as file:
-                info = json.load(file)
-            return [sum(os.path.getsize(path) for path in rank["state_paths"])
-                    for rank in info.get("ranks", [info])]
+            return [sum(os.path.getsize(path) for path in rank["paths"])
+                    for rank in harness.read_info(run)["state"]["ranks"]]
 
         self.model = self.make_model("wide", n_layer=3, n_embd=96, n_head=3)
         moved = {}
@@ -189,7 +186,7 @@ class RanksTest(ranks_harness.RanksTest):
         for size in (None, 0):
             self.trained_by(2, run, config, steps=1)
             os.unlink(os.path.join(run, "metrics.jsonl"))
-            own = min(os.listdir(self.path("nvme")))
+            own = min(harness.states_in(self.path("nvme")))
             os.unlink(os.path.join(self.path("nvme"), own))
             if size is not None:
                 self.write(os.path.join("nvme", own), "")

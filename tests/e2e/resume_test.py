@@ -189,7 +189,7 @@ class PlacementChangeTest(ResumeTest):
     def test_no_state_file_is_left_behind_by_a_move(self):
         run = self.trained(self.config("all on nvme"), steps=3)
         self.resumed(run, self.config("all on nvme", penstock={"tile_elements": 8192}), steps=6)
-        self.assertEqual(len(os.listdir(self.path("nvme"))), 1)
+        self.assertEqual(len(harness.states_in(self.path("nvme"))), 1)
 
 
 class NoCommitTest(ResumeTest):

@@ -1,5 +1,4 @@
 """A run resumes from the newest commit that is whole, and says what it left and why."""
-import json
 import os
 import pathlib
 import struct
@@ -38,9 +37,7 @@ class State:
 
 
 def state_of(run, rank=0):
-    info = json.loads(pathlib.Path(run, "run.json").read_text(encoding="utf-8"))
-    paths = info["ranks"][rank]["state_paths"] if "ranks" in info else info["state_paths"]
-    return State(os.path.join(run, paths[0]))
+    return State(harness.state_paths(run, rank)[0])
 
 
 class WholeCommitTest(harness.PenstockTest):
@@ -202,9 +199,9 @@ class DoubtTest(harness.PenstockTest):
 
     def test_a_commit_in_doubt_gives_way_to_the_one_before(self):
         run = self.ruined()
-        info = json.loads(pathlib.Path(run, "run.json").read_text(encoding="utf-8"))
+        info = harness.read_info(run)
         self.write(os.path.join(run, "doubt.json"),
-                   {"state_uuid": info["state_uuid"], "step": 3})
+                   {"state_uuid": info["state"]["uuid"], "step": 3})
         inspected = harness.penstock("inspect", run)
         self.assertRegex(inspected.stdout, r"(?m)^commit +of step 3: whole; in doubt")
         self.assertRegex(inspected.stdout, r"(?m)^commit +of step 2: whole; --resume resumes from it$")
@@ -220,8 +217,8 @@ class DoubtTest(harness.PenstockTest):
 
     def test_doubt_that_an_overwritten_commit_cannot_resolve_is_named_and_blames_no_drive(self):
         run = self.ruined()
-        info = json.loads(pathlib.Path(run, "run.json").read_text(encoding="utf-8"))
-        self.write(os.path.join(run, "doubt.json"), {"state_uuid": info["state_uuid"], "step": 3})
+        info = harness.read_info(run)
+        self.write(os.path.join(run, "doubt.json"), {"state_uuid": info["state"]["uuid"], "step": 3})
         state = state_of(run)
         state.damage(state.weights[state.slot(1)])  # as the update of step 4 leaves it
         inspected = harness.penstock("inspect", run)
@@ -269,8 +266,8 @@ class RanksTogetherTest(RanksTest):
             return ended
 
         train(steps=3)
-        info = json.loads(pathlib.Path(run, "run.json").read_text(encoding="utf-8"))
-        state = State(os.path.join(drives[1], os.path.basename(info["ranks"][1]["state_paths"][0])))
+        info = harness.read_info(run)
+        state = State(os.path.join(drives[1], os.path.basename(info["state"]["ranks"][1]["paths"][0])))
         newest = max(struct.unpack_from("<2Q", state.bytes, 120), key=lambda at: state.u64(at + 8))
         state.damage(newest + 40, 16)
         said = train("--resume", steps=6)[0]

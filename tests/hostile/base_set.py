@@ -222,7 +222,8 @@ def make(program: str, folder: str) -> None:
 def state_paths(run_folder: str) -> list[str]:
     """The files of a run's state, in the order of their paths."""
     with open(os.path.join(run_folder, "run.json"), encoding="utf-8") as file:
-        return [os.path.join(run_folder, path) for path in json.load(file)["state_paths"]]
+        paths = json.load(file)["state"]["ranks"][0]["paths"]
+    return [os.path.join(run_folder, path) for path in paths]
 
 
 def copy(template: str, target: str, with_runs: bool) -> None:
@@ -231,7 +232,7 @@ def copy(template: str, target: str, with_runs: bool) -> None:
     shutil.copytree(template, target, symlinks=True, ignore=shutil.ignore_patterns(*left_out))
     for parent, _, names in os.walk(target):
         for name in names:
-            if name != "run.json":
+            if name != "run.json" and not name.endswith(".run"):
                 continue
             path = os.path.join(parent, name)
             with open(path, encoding="utf-8") as file:

@@ -59,8 +59,11 @@ MODEL_KEYS = [
 TENSOR_KEYS = ["dtype", "shape", "data_offsets", "__metadata__", "weight_map"]
 RUN_KEYS = [
     "version",
-    "state_paths",
-    "state_uuid",
+    "place",
+    "state",
+    "uuid",
+    "ranks",
+    "paths",
     "leftovers",
     "rows_from",
     "model",

@@ -7,7 +7,8 @@ import re
 
 from base_set import TRAIN
 
-STATE = r"penstock-[0-9a-f]{32}(\.\d+)?\.state"
+# A file of a state, or the one beside it that names its run.
+STATE = r"penstock-[0-9a-f]{32}((\.\d+)?\.state|\.run)"
 NOTHING = "$^"
 
 
@@ -46,7 +47,7 @@ class Case:
     def own(self) -> str:
         """The UUID of the run's state."""
         uuids: list[str] = re.findall(
-            r'"state_uuid": "([0-9a-f]{32})",\n  "left', self.read("run/run.json").decode()
+            r'"state": {\s*"uuid": "([0-9a-f]{32})"', self.read("run/run.json").decode()
         )
         [uuid] = uuids
         return uuid
@@ -64,7 +65,7 @@ def choose_resume(case: Case, own: str, *how: str) -> None:
     case.may_make = rf"run/[^/]+|nvme2?/{STATE}"
     case.may_change = (
         rf"run/[^/]+\.(json|jsonl|state)|run/snapshots/\.[^/]+(/.*)?|"
-        rf"nvme2?/penstock-{own}(\.\d+)?\.state"
+        rf"nvme2?/penstock-{own}((\.\d+)?\.state|\.run)"
     )
 
 

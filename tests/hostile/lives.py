@@ -104,8 +104,8 @@ class Life:
         """The one that commits are written to; None where run.json does not say it yet."""
         try:
             with open(os.path.join(self.run, "run.json"), encoding="utf-8") as file:
-                return os.path.join(self.run, json.load(file)["state_paths"][0])
-        except (OSError, ValueError, KeyError):
+                return os.path.join(self.run, json.load(file)["state"]["ranks"][0]["paths"][0])
+        except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def written(self) -> int | None:
@@ -304,6 +304,9 @@ class Life:
                     return
                 if done.returncode != 2 or "no commit" not in done.stderr:
                     self.fail(f"no training after a kill: {done.stderr}")
+                if "begins it anew" in done.stderr and self.rng.random() < 0.5:
+                    self.train()
+                    continue
                 if os.path.exists(os.path.join(self.run, "run.json")):
                     self.must("clean", "run", "--yes")
                 else:

@@ -20,7 +20,9 @@ class RankReportsTest : public testing::Test {
  protected:
   RankReportsTest() {
     std::filesystem::create_directory(folder_.Path("run"));
-    const RunInfo info{.run_uuid = "a", .state = StateFiles::OfOneRank({"state"}, "b")};
+    const RunInfo info{.run_uuid = "a",
+                       .place = folder_.Path("run"),
+                       .state = StateFiles::OfOneRank({"state"}, "b")};
     PENSTOCK_CHECK(WriteRunInfo(folder_.Open("run"), info).ok());
   }
 

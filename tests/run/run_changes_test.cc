@@ -215,11 +215,5 @@ TEST(RunChanges, HoldOnceALaterStepIsCommitted) {
   EXPECT_EQ(CommittedChanges(changes, 8), changes);
 }
 
-TEST(RunChanges, AreReadAsTheyWereWritten) {
-  const RunChange change = {
-      .step = 3, .key = "scheduler", .before = "null", .after = R"({"type":"WarmupLR"})"};
-  EXPECT_EQ(ChangeFrom(3, nlohmann::json::parse(ToJson(change).dump())), change);
-}
-
 }  // namespace
 }  // namespace penstock::train

@@ -18,14 +18,15 @@ class RunNumericsTest : public testing::Test {
  protected:
   RunNumericsTest() {
     RunInfo info;
-    info.version = "test";
-    info.run_uuid = info.state.uuid = "00000000-0000-0000-0000-000000000001";
-    info.state.ranks.push_back({.paths = {temp_.Path("state")}});
-    info.model_json = "{}";
-    info.data_path = "/data";
-    info.data_order = "shuffle";
-    info.device = "cpu";
-    info.sequence_length = 4;
+    info.program = "test";
+    info.run_uuid = "00000000-0000-0000-0000-000000000001";
+    info.place = temp_.Path("");
+    info.state = StateFiles::OfOneRank({temp_.Path("state")}, info.run_uuid);
+    info.training.model_json = "{}";
+    info.training.data_path = "/data";
+    info.training.data_order = "shuffle";
+    info.training.device = "cpu";
+    info.training.sequence_length = 4;
     PENSTOCK_CHECK(WriteRunInfo(temp_.Open(), info).ok());
   }
   void WriteFiles() const {

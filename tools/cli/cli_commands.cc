@@ -45,15 +45,15 @@ void LogHealth(const ExportCommand& command, const zero::TrainState& committed,
 
 Result<std::string> RunExport(const ExportCommand& command) {
   PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(command.run));
-  PENSTOCK_ASSIGN(const std::unique_ptr<zero::CommittedState> state, OpenCommit(info));
+  PENSTOCK_ASSIGN(const std::unique_ptr<zero::CommittedState> state, OpenCommit(info, command.run));
   const Interrupt interrupt(
       "penstock: removing what was exported so far; interrupt again to quit at once");
   ExportOptions options;
   options.folder = command.to;
   if (info.kind == RunKind::kTrain) {
-    PENSTOCK_ASSIGN(const ParsedModel model, ParseModel(info.model_json, "of run.json"));
+    PENSTOCK_ASSIGN(const ParsedModel model, ParseModel(info.training.model_json, "of run.json"));
     options.family = model.family;
-    options.config_json = info.model_json;
+    options.config_json = info.training.model_json;
   }
   options.dtype = command.dtype;
   options.stop_requested = [&interrupt] { return interrupt.requested(); };

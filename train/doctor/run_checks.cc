@@ -193,8 +193,8 @@ Result<RunRecord> ReadRunRecord(const std::string& run) {
   PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(folder));
   RunRecord facts{.run = run,
                   .kind = info.kind,
-                  .device = info.device,
-                  .place = PlaceOf(info.state, OwnHost())};
+                  .device = info.training.device,
+                  .place = PlaceOf(NewestFiles(info), OwnHost())};
   TakeSummary(ReadObject(folder, "summary.json"), &facts);
   facts.stop = TextAt(ReadObject(folder, kBlackBoxName), "stop");
   PENSTOCK_TRY(TakeRows(folder, &facts));

@@ -35,7 +35,7 @@ RunPlace PlaceOf(const StateFiles& state, const std::string& own) {
                     .ranks = state.ranks.size(),
                     .host = own,
                     .ranks_of_host = on("") + (own.empty() ? 0 : on(own))};
-  if (place.ranks_of_host > 0) return place;
+  if (place.ranks_of_host > 0 || state.ranks.empty()) return place;
   place.host = state.ranks.front().host;
   place.ranks_of_host = on(place.host);
   return place;

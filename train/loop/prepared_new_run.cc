@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "run/state_owner.h"
 #include "train/loop/run_beginning.h"
 #include "train/loop/run_facts.h"
 
@@ -59,6 +60,13 @@ std::function<void()> RemovalOf(const StateFiles& files, const comm::World& worl
   };
 }
 
+/// Until the first commit the state is one that is being made.
+Status WriteBeforeCommit(const RunFolder& folder, RunInfo info) {
+  info.leftovers = {*info.state};
+  info.state.reset();
+  return folder.WriteInfo(info);
+}
+
 /// Makes the CSV files, on rank 0, if there are to be any.
 Status CreateMonitor(PreparedRun& run) {
   if (!run.folder || !run.job.config.csv_monitor) return {};
@@ -81,11 +89,13 @@ Result<PreparedRun> PrepareNewRun(const TrainOptions& given, ModelFamilies famil
       RemoveNewRun(run, uuid);
     });
   }
+  PENSTOCK_TRY(
+      ranks.Agree(folder ? CheckNoOrphan(beginning.run, job.config.nvme_paths) : Status()));
   PENSTOCK_ASSIGN(const StatePlan state, PlanNewState(job, beginning.run, beginning.state, ranks));
-  RunInfo info = InfoOf(options, job, state.files, state.files.uuid);
+  RunInfo info = InfoOf(options, job, beginning.run, state.files, state.files.uuid);
   ranks.SetCleanup(RemovalOf(state.files, job.world, beginning.run));
   // This comes before any file exists that a kill could leave behind.
-  PENSTOCK_TRY(ranks.Agree(folder ? folder->WriteInfo(info) : Status()));
+  PENSTOCK_TRY(ranks.Agree(folder ? WriteBeforeCommit(*folder, info) : Status()));
   ranks.ReportTo(beginning.run, info.run_uuid);
   PENSTOCK_ASSIGN(Machine machine,
                   CreateMachine(options, job, state, ranks, beginning.session_number));

@@ -89,7 +89,7 @@ Status Fill(const ResumePoint& from, bool other_dtype, zero::Session& session,
     return MakeError(ErrorCode::kInvalidArgument,
                      "replay: the commit in {} has other tensors or optimizer states than this "
                      "program makes of the model; replay it with the version that wrote it",
-                     from.info.state.first());
+                     from.info.state->first());
   }
   PENSTOCK_ASSIGN(const zero::TileFill fill, zero::FillFromState(session.layout(), *from.state));
   const zero::TileFill until_stopped = [&](offload::TileId tile, std::span<std::byte> weight,
@@ -138,9 +138,9 @@ Result<PreparedRun> PrepareReplay(const TrainOptions& given, ModelFamilies famil
   PENSTOCK_ASSIGN(RunFolder folder, RunFolder::Create(options.out));
   PENSTOCK_ASSIGN(const offload::Uuid uuid, offload::RandomUuid());
   PENSTOCK_ASSIGN(const StatePlan state, PlanNewState(job, folder.path(), uuid, ranks));
-  RunInfo info = InfoOf(options, job, state.files, state.files.uuid);
+  RunInfo info = InfoOf(options, job, folder.path(), state.files, state.files.uuid);
   info.changes = AllChanges(from, options);
-  info.skips = current.skips;
+  info.skip_steps = current.skip_steps;
   PENSTOCK_TRY(folder.WriteInfo(info));
   uint64_t session_number = 0;
   std::memcpy(&session_number, uuid.data(), sizeof session_number);

@@ -74,7 +74,7 @@ Status MoveTogether(ResumePoint& from, const RunInfo& info, zero::Session& sessi
   if (!folder) from.state.reset();
   PENSTOCK_TRY(ranks.Agree(Status()));
   PENSTOCK_TRY(ranks.Agree(folder ? ReplaceState(from, *folder, info) : Status()));
-  LogNotice(fmt::format("the state was moved to {}", info.state.first()));
+  LogNotice(fmt::format("the state was moved to {}", info.state->first()));
   return {};
 }
 
@@ -106,7 +106,7 @@ Result<ResumePoint> OpenFilesOf(const Beginning& beginning, const std::optional<
   PENSTOCK_ASSIGN(const Folder run, ranks.Agree(OpenShared(beginning)));
   if (!snapshot) {
     const Result<RunInfo> info = ReadRunInfo(run);
-    const StateFiles files = info.ok() ? info->state : StateFiles();
+    const StateFiles files = info.ok() ? info->state.value_or(StateFiles()) : StateFiles();
     PENSTOCK_ASSIGN(const bool own_only, SeeOwnFilesOnly(run, files, ranks));
     if (own_only) return OpenOwnShare(run, files, ranks);
   }
@@ -121,6 +121,8 @@ Result<ResumePoint> OpenPoint(const Beginning& beginning, const std::optional<Ru
   const char* const interrupted = "interrupted while the commit was verified: the run is as it was";
   PENSTOCK_ASSIGN(ResumePoint point, OpenFilesOf(beginning, folder, snapshot, ranks));
   PENSTOCK_ASSIGN(const Folder run, ranks.Agree(OpenShared(beginning)));
+  // A new run is called as its first state is.
+  if (beginning.is_copy) MarkCopy(point, run, offload::ToString(beginning.state));
   const TogetherWith others{
       .rank = ranks.world().rank,
       .ranks = ranks.world().size,
@@ -165,7 +167,7 @@ Result<Continued> OpenToContinue(const TrainOptions& given, ModelFamilies famili
   if (!options.steps) job.last_step = LastStepOfEpoch(from, job, consumed);
   PENSTOCK_ASSIGN(
       std::vector<StepRange> skips,
-      ranks.Agree(AddSkips(from.info.skips, options.skips, from.train.step, job.last_step)));
+      ranks.Agree(AddSkips(from.info.skip_steps, options.skips, from.train.step, job.last_step)));
   PENSTOCK_TRY(CheckAllAlike(options, job, &from, ranks));
   return Continued{.folder = std::move(folder),
                    .beginning = std::move(beginning),
@@ -214,16 +216,18 @@ Result<std::optional<PreparedRun>> PrepareResumedRun(const TrainOptions& given,
       std::make_unique<Interrupt>(given.replay ? kReplayInterruptNotice : kInterruptNotice);
   PENSTOCK_TRY(ranks.Agree(run.folder ? CompleteEarlier(from, *run.folder) : Status()));
   ranks.ReportTo(run.beginning.run, from.current().run_uuid);
-  if (!from.replaced && from.train.step >= run.job.last_step) {
+  // A copy gets a state of its own all the same.
+  const bool goes_on = from.replaced || from.is_copy;
+  if (!goes_on && from.train.step >= run.job.last_step) {
     PENSTOCK_TRY(ranks.Agree(run.folder ? CloseCommitted(run, *run.folder) : Status()));
     return std::optional<PreparedRun>();
   }
   const Beginning& beginning = run.beginning;
   PENSTOCK_ASSIGN(const StatePlan state,
                   PlanStateAfter(from, run.job, beginning.run, beginning.state, ranks));
-  RunInfo info = InfoOf(run.options, run.job, state.files, from.current().run_uuid);
+  RunInfo info = InfoOf(run.options, run.job, beginning.run, state.files, from.current().run_uuid);
   info.changes = run.AllChanges();
-  info.skips = run.skips;
+  info.skip_steps = run.skips;
   const bool announces = !state.adopt && run.folder;
   PENSTOCK_TRY(ranks.Agree(announces ? AnnounceMove(from, *run.folder, state.files) : Status()));
   PENSTOCK_ASSIGN(Machine machine,
@@ -243,6 +247,7 @@ Result<std::optional<PreparedRun>> PrepareResumedRun(const TrainOptions& given,
                        .job = std::move(run.job),
                        .interrupt = std::move(interrupt),
                        .info = std::move(info),
+                       .has_commit = true,
                        .machine = std::move(machine)};
   prepared.consumed_samples = run.consumed_samples;
   prepared.keeps_consumed_samples = ChangesBatch(from, run.changes);

@@ -32,7 +32,8 @@ struct PreparedRun {
   TrainOptions options;             ///< seed, order and sequence length are given
   TrainJob job;
   std::unique_ptr<Interrupt> interrupt;
-  RunInfo info;  ///< names the state
+  RunInfo info;             ///< names the state
+  bool has_commit = false;  ///< run.json names the state as well
   Machine machine;
   std::optional<MetricsWriter> rows;    ///< of rank 0
   std::optional<CsvMonitor> monitor;    ///< of rank 0, if there is one

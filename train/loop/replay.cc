@@ -51,7 +51,8 @@ struct Origin {
 Result<Origin> ReadOrigin(const Folder& of, const std::optional<std::string>& snapshot) {
   Origin origin{.snapshot = snapshot};
   PENSTOCK_ASSIGN(origin.info, ReadRunInfo(of));
-  PENSTOCK_ASSIGN(const std::unique_ptr<zero::CommittedState> state, OpenFiles(origin.info.state));
+  PENSTOCK_ASSIGN(const StateFiles files, CommittedFiles(origin.info, of.path()));
+  PENSTOCK_ASSIGN(const std::unique_ptr<zero::CommittedState> state, OpenFiles(files));
   const Interrupt interrupt(kReplayInterruptNotice);
   PENSTOCK_ASSIGN(
       const std::string left,
@@ -61,7 +62,7 @@ Result<Origin> ReadOrigin(const Folder& of, const std::optional<std::string>& sn
   PENSTOCK_TRY(CheckInfo(origin.info, *state));
   const zero::TrainState& train = state->train_state();
   PENSTOCK_ASSIGN(CommitTexts texts,
-                  ReadCommitTexts(train.run_json, train.step, origin.info.state.first()));
+                  ReadCommitTexts(train.run_json, train.step, origin.info.state->first()));
   origin.step = train.step;
   origin.commit = state->commit();
   origin.identity = std::move(texts.identity);
@@ -116,7 +117,7 @@ Status CheckLast(const ReplayCommand& command, const Origin& origin, const RunIn
                     "earlier commit",
                     command.to, origin.step));
   }
-  for (const StepRange& range : current.skips) {
+  for (const StepRange& range : current.skip_steps) {
     if (!range.Has(command.to)) continue;
     return Refused(fmt::format("--to {}: the run passed over steps {} to {}; give another step",
                                command.to, range.first, range.last));
@@ -162,18 +163,19 @@ Result<TrainOptions> OptionsOf(const Replay& replay, bool fp32, const std::strin
   PENSTOCK_ASSIGN(const std::string config,
                   ReplayConfig(replay.origin.identity, replay.scratch.path(), fp32));
   TrainOptions options;
-  PENSTOCK_ASSIGN(options.model, WriteScratch(replay, pass + "-model.json", info.model_json));
+  PENSTOCK_ASSIGN(options.model,
+                  WriteScratch(replay, pass + "-model.json", info.training.model_json));
   PENSTOCK_ASSIGN(const std::string path, WriteScratch(replay, pass + "-config.json", config));
   options.configs = {path};
-  options.data = info.data_path;
+  options.data = info.training.data_path;
   options.out = replay.scratch.path() + "/" + pass;
   options.device_memory = replay.command.device_memory;
   options.host_memory = replay.command.host_memory;
   // One step more shows what the update of the last one was, and whoever looks for the first value
   // that is not finite needs a step to follow.
-  const uint64_t beyond = StepAfter(replay.command.to, replay.current.skips);
-  options.steps = StepAfter(beyond, replay.current.skips);
-  options.device = info.device == "cuda" ? DeviceChoice::kCuda : DeviceChoice::kCpu;
+  const uint64_t beyond = StepAfter(replay.command.to, replay.current.skip_steps);
+  options.steps = StepAfter(beyond, replay.current.skip_steps);
+  options.device = info.training.device == "cuda" ? DeviceChoice::kCuda : DeviceChoice::kCpu;
   options.replay =
       ReplayOptions{.run = replay.run.path(),
                     .snapshot = replay.origin.snapshot,
@@ -213,7 +215,7 @@ Result<ReplayPass> Compute(const Replay& replay, bool fp32) {
     options.resume = i > 0;
     options.replay->commits = !last;
     options.replay->stop_after =
-        last ? StepAfter(segment.last, replay.current.skips) : segment.last;
+        last ? StepAfter(segment.last, replay.current.skip_steps) : segment.last;
     const Result<std::optional<RunSummary>> trained = Train(options);
     if (!trained.ok() && trained.error().code == ErrorCode::kNumeric) {
       pass.stopped = trained.error().message;
@@ -230,7 +232,7 @@ Result<ReplayPass> Compute(const Replay& replay, bool fp32) {
 
 /// What is wrong with the weights of the commit, a line for each tensor.
 Result<std::vector<std::string>> CommitFaults(const Origin& origin) {
-  PENSTOCK_ASSIGN(const std::unique_ptr<zero::CommittedState> state, OpenFiles(origin.info.state));
+  PENSTOCK_ASSIGN(const std::unique_ptr<zero::CommittedState> state, OpenFiles(*origin.info.state));
   PENSTOCK_TRY(state->Use(origin.commit));
   PENSTOCK_ASSIGN(const zero::CommitCheck check, state->Check(offload::kNoProgress));
   std::vector<std::string> faults;

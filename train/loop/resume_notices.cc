@@ -13,18 +13,18 @@ void LogResume(const ResumePoint& from, const TrainJob& job, const std::string& 
   for (const RunChange& change : changes) {
     LogNotice(fmt::format("changed from step {} on: {}", change.step + 1, ToText(change)));
   }
-  const size_t ranks = from.info.state.ranks.size();
+  const size_t ranks = from.info.state->ranks.size();
   if (job.config.gradient_order == config::GradientOrder::kRank && ranks != job.world.size) {
     LogNotice(
         fmt::format("ranks in the run: {}, and here: {}; with penstock.gradient_order \"rank\" the "
                     "last bits differ from here on",
                     ranks, job.world.size));
   }
-  if (from.info.version != PENSTOCK_VERSION) {
+  if (from.info.program != PENSTOCK_VERSION) {
     LogNotice(
         fmt::format("the run was begun by penstock {}, and this is {}: the last bits may "
                     "differ from here on",
-                    from.info.version, PENSTOCK_VERSION));
+                    from.info.program, PENSTOCK_VERSION));
   }
   const std::string before = ArithmeticOf(from.identity);
   if (before == now) return;

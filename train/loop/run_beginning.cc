@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "run/moved_run.h"
 #include "train/loop/alike.h"
 #include "train/loop/run_facts.h"
 
@@ -24,14 +25,19 @@ Result<RunFolder> OpenRunToResume(const std::string& run) {
 }
 
 std::string ToText(const Beginning& beginning) {
-  return nlohmann::json{
-      {"run", beginning.run}, {"state", beginning.state}, {"session", beginning.session_number}}
+  return nlohmann::json{{"run", beginning.run},
+                        {"state", beginning.state},
+                        {"session", beginning.session_number},
+                        {"copy", beginning.is_copy}}
       .dump();
 }
 /// Of a text that rank 0 made.
 Beginning FromText(const std::string& text) {
   const auto json = nlohmann::json::parse(text);
-  return {.run = json.at("run"), .state = json.at("state"), .session_number = json.at("session")};
+  return {.run = json.at("run"),
+          .state = json.at("state"),
+          .session_number = json.at("session"),
+          .is_copy = json.at("copy")};
 }
 
 /// Creates RUN, or opens it to resume, on rank 0. `folder` gets it.
@@ -40,6 +46,10 @@ Result<Beginning> Begin(const TrainOptions& given, std::optional<RunFolder>& fol
                   given.resumes() ? OpenRunToResume(given.out) : RunFolder::Create(given.out));
   folder.emplace(std::move(opened));
   Beginning beginning{.run = folder->path()};
+  if (given.resumes()) {
+    const Result<RunInfo> info = ReadRunInfo(folder->folder());
+    beginning.is_copy = info.ok() && IsCopy(folder->folder(), *info);
+  }
   PENSTOCK_ASSIGN(beginning.state, offload::RandomUuid());
   PENSTOCK_ASSIGN(const offload::Uuid number, offload::RandomUuid());
   std::memcpy(&beginning.session_number, number.data(), sizeof beginning.session_number);

@@ -33,6 +33,7 @@ struct Beginning {
   std::string run;  ///< the path of RUN
   offload::Uuid state{};
   uint64_t session_number = 0;
+  bool is_copy = false;  ///< of a run that is still there, which is resumed (run/moved_run.h)
 };
 
 /// Has rank 0 create RUN, or open it to resume, and tells all. On rank 0 `folder` gets it.

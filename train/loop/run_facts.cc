@@ -9,26 +9,27 @@
 namespace penstock::train {
 
 TrainOptions CompleteFrom(const RunInfo& info, TrainOptions options) {
-  const DataOrder order = info.data_order == ToString(DataOrder::kSequential)
+  const DataOrder order = info.training.data_order == ToString(DataOrder::kSequential)
                               ? DataOrder::kSequential
                               : DataOrder::kShuffle;
-  options.seed = options.seed.value_or(info.seed);
+  options.seed = options.seed.value_or(info.training.seed);
   options.data_order = options.data_order.value_or(order);
-  options.sequence_length = options.sequence_length.value_or(info.sequence_length);
+  options.sequence_length = options.sequence_length.value_or(info.training.sequence_length);
   return options;
 }
 
-RunInfo InfoOf(const TrainOptions& options, const TrainJob& job, const StateFiles& state,
-               const std::string& run_uuid) {
-  return {.version = PENSTOCK_VERSION,
+RunInfo InfoOf(const TrainOptions& options, const TrainJob& job, const std::string& run,
+               const StateFiles& state, const std::string& run_uuid) {
+  return {.program = PENSTOCK_VERSION,
           .run_uuid = run_uuid,
+          .place = run,
           .state = state,
-          .model_json = job.model.config_json,
-          .data_path = job.data_path,
-          .data_order = ToString(*options.data_order),
-          .device = device::ToString(job.device),
-          .seed = *options.seed,
-          .sequence_length = job.shape.sequence};
+          .training = {.model_json = job.model.config_json,
+                       .data_path = job.data_path,
+                       .data_order = ToString(*options.data_order),
+                       .seed = *options.seed,
+                       .sequence_length = job.shape.sequence,
+                       .device = device::ToString(job.device)}};
 }
 
 std::string IdentityOf(const TrainOptions& options, const TrainJob& job, std::string arithmetic) {

@@ -21,9 +21,10 @@ namespace penstock::train {
 /// Returns `options` with what the run was started with.
 TrainOptions CompleteFrom(const RunInfo& info, TrainOptions options);
 
-/// Returns the run.json of a run without changes and skips. Seed and order of `options` are given.
-RunInfo InfoOf(const TrainOptions& options, const TrainJob& job, const StateFiles& state,
-               const std::string& run_uuid);
+/// Returns the run.json of the run in `run` without changes and skips. Seed and order of `options`
+/// are given.
+RunInfo InfoOf(const TrainOptions& options, const TrainJob& job, const std::string& run,
+               const StateFiles& state, const std::string& run_uuid);
 
 /// Returns what a commit keeps so that a later program recognises the run it belongs to.
 std::string IdentityOf(const TrainOptions& options, const TrainJob& job, std::string arithmetic);

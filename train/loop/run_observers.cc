@@ -50,6 +50,7 @@ RunObservers::RunObservers(PreparedRun& run, Ranks& ranks, const StepBatch& batc
               }),
       folder_(
           run.folder ? &*run.folder : nullptr,
+          run.has_commit ? std::nullopt : std::optional(run.info),
           [&run, &ranks] {
             ranks.SetCleanup({});
             if (run.machine.trace) run.machine.trace->Keep();
@@ -73,7 +74,7 @@ Status RunObservers::AddFirst(PreparedRun& run) {
                                   LogNotice, replay ? replay->record : nullptr));
   list_.Add(Turn::kWatch, *watch_);
   // A run that goes on takes the commit back itself where it has to.
-  list_.Add(Turn::kDoubt, doubt_.emplace(folder, run.info.state.uuid, LogNotice));
+  list_.Add(Turn::kDoubt, doubt_.emplace(folder, run.info.state->uuid, LogNotice));
   list_.Add(Turn::kRows, rows_.emplace(*run.rows, run.monitor ? &*run.monitor : nullptr));
   list_.Add(Turn::kProgress, progress_.emplace(ProgressOptions(run.job)));
   list_.Add(Turn::kSnapshots, snapshots_.emplace(

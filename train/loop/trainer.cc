@@ -27,7 +27,7 @@ LoopOptions LoopOptionsOf(const PreparedRun& run) {
           .keeps_consumed_samples = run.keeps_consumed_samples,
           .run_json = run.identity,
           .changed = run.changed,
-          .skips = run.info.skips,
+          .skips = run.info.skip_steps,
           .commits_last = !run.options.replay || run.options.replay->commits};
 }
 

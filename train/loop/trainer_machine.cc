@@ -119,7 +119,7 @@ Result<StatePlan> PlanStateAfter(ResumePoint& from, const TrainJob& job, const s
     return moved;
   }
   StatePlan plan{.folders = *std::move(folders),
-                 .files = from.info.state,
+                 .files = *from.info.state,
                  .adopt = true,
                  .at = from.state->commit()};
   from.state.reset();  // the engine takes the files over

@@ -18,9 +18,9 @@ Status CheckInfoOf(const RunInfo& info, const std::string& uuid, uint64_t step,
                    const std::string& json, ModelFamilies families) {
   PENSTOCK_TRY(CheckStateOf(info, uuid));
   if (info.kind != RunKind::kTrain) return {};  // its run.json says nothing of the training
-  const std::string& state = info.state.first();
+  const std::string& state = info.state->first();
   PENSTOCK_ASSIGN(const CommitTexts texts, ReadCommitTexts(json, step, state));
-  const Result<ParsedModel> model = ParseModel(info.model_json, "of run.json", families);
+  const Result<ParsedModel> model = ParseModel(info.training.model_json, "of run.json", families);
   if (!model.ok()) {
     return MakeError(ErrorCode::kCorruption,
                      "run.json does not hold the model that step {} in {} was committed with: {}; "
@@ -29,9 +29,9 @@ Status CheckInfoOf(const RunInfo& info, const std::string& uuid, uint64_t step,
   }
   const std::vector<std::string> differences =
       DifferencesFromRun(texts.identity, {.model = model->described.model->Identity(),
-                                          .data_order = info.data_order,
-                                          .seed = info.seed,
-                                          .sequence_length = info.sequence_length});
+                                          .data_order = info.training.data_order,
+                                          .seed = info.training.seed,
+                                          .sequence_length = info.training.sequence_length});
   if (differences.empty()) return {};
   return MakeError(ErrorCode::kCorruption,
                    "run.json does not say what step {} in {} was committed with: {}; put back what "
@@ -52,8 +52,10 @@ Status CheckInfo(const RunInfo& info, const offload::WholeState& state) {
                      AllModelFamilies());
 }
 
-Result<std::unique_ptr<zero::CommittedState>> OpenCommit(const RunInfo& info) {
-  PENSTOCK_ASSIGN(auto state, OpenFiles(info.state));
+Result<std::unique_ptr<zero::CommittedState>> OpenCommit(const RunInfo& info,
+                                                         const std::string& run) {
+  PENSTOCK_ASSIGN(const StateFiles files, CommittedFiles(info, run));
+  PENSTOCK_ASSIGN(auto state, OpenFiles(files));
   PENSTOCK_TRY(CheckInfo(info, *state));
   if (!state->notice().empty()) LogNotice(state->notice());
   return state;

@@ -23,6 +23,7 @@ Status CheckInfo(const RunInfo& info, const zero::CommittedState& state,
 Status CheckInfo(const RunInfo& info, const offload::WholeState& state);
 
 /// OpenFiles of the state that `info` names, and CheckInfo. Logs the notice of the commit.
-Result<std::unique_ptr<zero::CommittedState>> OpenCommit(const RunInfo& info);
+Result<std::unique_ptr<zero::CommittedState>> OpenCommit(const RunInfo& info,
+                                                         const std::string& run);
 
 }  // namespace penstock::train

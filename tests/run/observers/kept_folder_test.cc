@@ -15,11 +15,10 @@ class KeptFolderTest : public ::testing::Test {
  protected:
   KeptFolderTest() {
     run_.emplace(RunFolder::Create(base_.Path("run")).value());
-    EXPECT_TRUE(run_->WriteInfo({.version = "0.1.0",
-                                 .run_uuid = "0123",
-                                 .state = StateFiles::OfOneRank({base_.Path("state")}, "0123"),
-                                 .model_json = "{}"})
-                    .ok());
+    RunInfo before = info_;
+    before.leftovers = {*before.state};
+    before.state.reset();
+    EXPECT_TRUE(run_->WriteInfo(before).ok());
     EXPECT_TRUE(run_->CreateRows().ok());
     EXPECT_TRUE(run_->Watch().ok());
   }
@@ -30,9 +29,14 @@ class KeptFolderTest : public ::testing::Test {
   }
 
   const TempFolder base_;
+  const RunInfo info_ = {.program = "0.1.0",
+                         .run_uuid = "0123",
+                         .place = base_.Path("run"),
+                         .state = StateFiles::OfOneRank({base_.Path("state")}, "0123"),
+                         .training = {.model_json = "{}"}};
   std::optional<RunFolder> run_;
   int kept_ = 0;
-  KeptFolder folder_{&*run_, [this] { ++kept_; }, [](const std::string&) {}};
+  KeptFolder folder_{&*run_, info_, [this] { ++kept_; }, [](const std::string&) {}};
 };
 
 TEST_F(KeptFolderTest, ARunWithoutResultsLeavesNothing) {
@@ -52,6 +56,15 @@ TEST_F(KeptFolderTest, ACommitIsAResult) {
   EXPECT_TRUE(folder_.AfterCommit().ok());
   EXPECT_EQ(kept_, 1);
   EXPECT_TRUE(IsThereAfterwards());
+}
+
+TEST_F(KeptFolderTest, RunJsonNamesTheStateOnceItHasACommit) {
+  EXPECT_FALSE(ReadRunInfo(run_->folder())->state.has_value());
+  EXPECT_TRUE(folder_.AfterCommit().ok());
+  const RunInfo named = ReadRunInfo(run_->folder()).value();
+  ASSERT_TRUE(named.state.has_value());
+  EXPECT_EQ(named.state->uuid, "0123");
+  EXPECT_TRUE(named.leftovers.empty());
 }
 
 TEST_F(KeptFolderTest, TheFirstCommitIsAResultThoughNoStepFollowed) {
@@ -75,7 +88,7 @@ TEST_F(KeptFolderTest, ACommitWithoutItsRowsDoesNotCount) {
 TEST_F(KeptFolderTest, OfARankWithoutTheFolderEachCommitCounts) {
   int kept = 0;
   KeptFolder other(
-      nullptr, [&kept] { ++kept; }, [](const std::string&) {});
+      nullptr, std::nullopt, [&kept] { ++kept; }, [](const std::string&) {});
   EXPECT_TRUE(other.AfterCommit().ok());
   EXPECT_EQ(kept, 1);
 }

@@ -43,13 +43,14 @@ class SnapshotServiceTest : public ::testing::Test {
   const TempFolder run_;
   const Folder folder_ = run_.Open();
   /// Of a state that is not there.
-  SnapshotService service_{
-      folder_,
-      {.run_uuid = "0123", .state = StateFiles::OfOneRank({run_.Path("state")}, "0123")},
-      true,
-      2,
-      [] { return false; },
-      [](const std::string&) {}};
+  SnapshotService service_{folder_,
+                           {.run_uuid = "0123",
+                            .place = run_.Path(""),
+                            .state = StateFiles::OfOneRank({run_.Path("state")}, "0123")},
+                           true,
+                           2,
+                           [] { return false; },
+                           [](const std::string&) {}};
 };
 
 TEST_F(SnapshotServiceTest, ARequestThatNobodyHoldsAnyMoreIsNone) {

@@ -108,7 +108,7 @@ class Search {
 bool Search::Learn(size_t setup) {
   MakeFolder(FolderOf(setup));
   TrainingOptions options = OptionsOf(setup);
-  Ended trained = RunTraining(options);
+  Ended trained = TrainOnce(options);
   Result<Regions> regions = Regions::Of(FolderOf(setup));
   if (!trained.ok || !regions.ok()) {
     std::printf("%s: a training without a fault failed: %s\n%s", options.setup.name.c_str(),
@@ -123,7 +123,7 @@ bool Search::Learn(size_t setup) {
   fs::copy(FolderOf(setup), undisturbed.saved, fs::copy_options::recursive);
   MakeFolder(FolderOf(setup));
   options.steps = kResumed;
-  const Ended whole = RunTraining(options);
+  const Ended whole = TrainOnce(options);
   undisturbed.states = whole.states;
   if (!whole.ok) std::printf("%s: %s\n", options.setup.name.c_str(), whole.error.c_str());
   return whole.ok;
@@ -161,7 +161,7 @@ Outcome Search::Try(const Case& one) {
   TrainingOptions options = OptionsOf(one.setup);
   options.site = one.site;
   options.kind = KindOf(one.harm);
-  return Resume(one, RunTraining(options));
+  return Resume(one, TrainOnce(options));
 }
 
 /// "a crash (signal 6)" where a process ended as none should.
@@ -187,7 +187,7 @@ Outcome Search::Resume(const Case& one, const Ended& trained) {
   TrainingOptions options = OptionsOf(one.setup);
   options.resume = true;
   options.steps = kResumed;
-  const Ended resumed = RunTraining(options);
+  const Ended resumed = TrainOnce(options);
   outcome.log += resumed.log + "resume: " + (resumed.ok ? "ok" : resumed.error) + "\n";
   std::string bad = BadEnd(resumed);
   if (bad.empty() && !resumed.ok) bad = "fails: " + resumed.error;

@@ -63,7 +63,7 @@ struct Ended {
 
 /// Makes the folder of a setup: model, data, drives.
 void MakeFolder(const std::string& folder);
-Ended RunTraining(const TrainingOptions& options);
+Ended TrainOnce(const TrainingOptions& options);
 /// The rows of metrics.jsonl in RUN; nothing if there is no RUN.
 std::optional<uint64_t> RowsOf(const std::string& folder);
 

@@ -156,10 +156,10 @@ TEST_F(TrainedFamily, IsResumedAndKeptInSnapshotsAsWell) {
 TEST_F(TrainedFamily, IsExportedUnderItsOwnNamesAndTrainedFromThere) {
   const double learned = TrainInto("run", "cpu").back()["loss"].get<double>();
   const RunInfo info = ReadRunInfo(folder_.Path("run")).value();
-  const auto state = zero::CommittedState::Open(info.state.paths()).value();
+  const auto state = zero::CommittedState::Open(info.state->paths()).value();
   ASSERT_TRUE(ExportModel(*state, {.folder = folder_.Path("exported"),
                                    .family = &BigramFamily(),
-                                   .config_json = info.model_json})
+                                   .config_json = info.training.model_json})
                   .ok());
   EXPECT_EQ(json::parse(folder_.Read("exported/config.json"))["architectures"][0], "BigramModel");
   const SafetensorsReader file =
