@@ -76,8 +76,9 @@ std::optional<Case> CaseNamed(const std::string& name) {
 
 Result<Regions> Regions::Of(const std::string& folder) {
   PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(folder + "/run"));
+  PENSTOCK_ASSIGN(const StateFiles state, CommittedFiles(info, folder));
   Regions regions;
-  for (const RankFiles& rank : info.state->ranks) {
+  for (const RankFiles& rank : state.ranks) {
     PENSTOCK_ASSIGN(const auto reader, offload::StateReader::Open(rank.paths));
     std::vector<File>& files = regions.files_.emplace_back();
     for (size_t path = 0; path < rank.paths.size(); ++path) {

@@ -145,9 +145,8 @@ TrainOptions OptionsOf(const TrainingOptions& options, uint32_t rank, SeenWrites
 /// A hash of every master and moment of the last commit, in the order of the model.
 Result<uint64_t> HashStates(const std::string& run) {
   PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(run));
-  offload::RankPaths paths;
-  for (const RankFiles& rank : info.state->ranks) paths.push_back(rank.paths);
-  PENSTOCK_ASSIGN(const auto state, zero::CommittedState::Open(paths));
+  PENSTOCK_ASSIGN(const StateFiles files, CommittedFiles(info, run));
+  PENSTOCK_ASSIGN(const auto state, zero::CommittedState::Open(files.paths()));
   std::vector<uint64_t> hashes;
   const auto& modules = state->model().modules;
   for (uint32_t m = 0; m < modules.size(); ++m) {
