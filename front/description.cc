@@ -63,7 +63,7 @@ ordered_json EnginesDeviceBytes(const DeviceHomeBytes& bytes) {
 }  // namespace
 
 std::string DescribeTraining(const Training& training) {
-  const zero::StateIo& io = training.engine().io();
+  const zero::StateIo& io = training.io();
   const config::Config& config = training.config();
   const ordered_json json{{"step", training.counts().step},
                           {"optimizer_steps", training.counts().optimizer_steps},

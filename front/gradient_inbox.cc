@@ -244,7 +244,6 @@ Status GradientInbox::Add(ModuleId module, uint32_t tensor, const void* values, 
 
 void GradientInbox::CloseModule(ModuleId module) {
   modules_[Index(module)].closed = true;
-  tiles_ += layout_.TrainedTilesOf(module).size();
   callbacks_.last(module);
 }
 
@@ -301,7 +300,6 @@ void GradientInbox::Clear() {
     module.full = 0;
     module.closed = false;
   }
-  tiles_ = 0;
 }
 
 }  // namespace penstock::front

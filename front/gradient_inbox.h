@@ -87,8 +87,6 @@ class GradientInbox {
   Status CompleteAll(int threads);
   /// Begins another step.
   void Clear();
-  /// Returns the trained tiles whose last gradients were given in this step.
-  size_t tiles() const { return tiles_; }
 
  private:
   struct Tensor {
@@ -118,7 +116,6 @@ class GradientInbox {
   Callbacks callbacks_;
   Mapping sums_;
   std::vector<Module> modules_;
-  size_t tiles_ = 0;
 };
 
 }  // namespace penstock::front

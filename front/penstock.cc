@@ -340,9 +340,9 @@ int penstock_end_step(penstock_engine* engine, const penstock_group* groups, uin
     }
     std::vector<GroupScalars> scalars;
     for (uint32_t i = 0; i < count; ++i) scalars.push_back(ScalarsOf(groups[i]));
-    PENSTOCK_ASSIGN(const Outcome done, training.EndStep(scalars, max_norm, loss_scale));
+    PENSTOCK_ASSIGN(const zero::StepOutcome done, training.EndStep(scalars, max_norm, loss_scale));
     *outcome = {.step = done.step,
-                .optimizer_steps = done.optimizer_steps,
+                .optimizer_steps = training.counts().optimizer_steps,
                 .grad_norm = done.grad_norm,
                 .skipped = done.skipped ? 1 : 0};
     return {};

@@ -11,7 +11,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "offload/layout.h"
-#include "zero/engine.h"
+#include "zero/engine_options.h"
 #include "zero/memory_plan.h"
 
 namespace penstock::front {

@@ -4,9 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include "front/parallel_copy.h"
-#include "zero/schedule_builder.h"
-
 namespace penstock::front {
 namespace {
 
@@ -15,34 +12,29 @@ using offload::TileId;
 
 }  // namespace
 
-offload::Schedule Training::PlanSchedule(const zero::StepOrder& order) const {
-  zero::ModelSpec model = plan_.engine.model;
-  model.step = order.uses;
-  model.gradients = order.gradients;
-  return zero::BuildSchedule(model, plan_.layout, plan_.slots, zero::UpdateStart::kStepEnd);
-}
-
 void Training::Abandon() noexcept {
-  if (!life_.failure().ok()) return;
-  life_.Fail(MakeError(ErrorCode::kUnavailable,
-                       "a call of this training ended for want of memory; go on from the last "
-                       "commit"));
+  if (!session_->life().failure().ok()) return;
+  session_->Fail(MakeError(ErrorCode::kUnavailable,
+                           "a call of this training ended for want of memory; go on from the last "
+                           "commit"));
 }
 
 Status Training::CheckReady() {
   if (copies_ != nullptr) PENSTOCK_TRY(Keep(copies_->status()));
-  PENSTOCK_TRY(life_.failure());
-  if (life_.filled()) return {};
+  const zero::StepLife& life = session_->life();
+  PENSTOCK_TRY(life.failure());
+  if (life.filled()) return {};
   return MakeError(ErrorCode::kInvalidArgument,
                    "the weights of {} units are missing, of {} first; fill every unit before it is "
                    "used",
-                   life_.unfilled(), plan_.layout.module(life_.FirstUnfilled()).name);
+                   life.unfilled(), plan_.layout.module(life.FirstUnfilled()).name);
 }
 
 Status Training::CheckUnit(uint32_t unit) const {
-  if (unit < settled_.size()) return {};
+  const size_t units = plan_.layout.model.modules.size();
+  if (unit < units) return {};
   return MakeError(ErrorCode::kInvalidArgument, "unit {} is unknown; the model has units 0 to {}",
-                   unit, settled_.size() - 1);
+                   unit, units - 1);
 }
 
 Status Training::CheckTensor(uint32_t unit, uint32_t tensor) const {
@@ -55,28 +47,16 @@ Status Training::CheckTensor(uint32_t unit, uint32_t tensor) const {
 
 /// Begins a step with the first thing that belongs to one. Precondition: CheckReady.
 Status Training::BeginStep() {
-  if (life_.open()) return {};
-  if (const Status streaks = life_.CheckStreaks(); !streaks.ok()) {
+  if (step_) return {};
+  if (const Status streaks = session_->CheckSkips(); !streaks.ok()) {
     return MakeError(
         streaks.error().code,
         "{}; lower the learning rate or the loss scale, and resume from the last commit",
         streaks.error().message);
   }
-  life_.BeginStep();
-  use_ = 0;
+  PENSTOCK_ASSIGN(zero::Step step, session_->BeginStep());
+  step_.emplace(std::move(step));
   return {};
-}
-
-/// The time of a use: that of the planned one, or of the one that is planned next.
-uint64_t Training::TimeOf(ModuleId module) {
-  const uint64_t next = step_start_ + std::min(use_, schedule_->length() - 1);
-  if (use_ < schedule_->length() && schedule_->uses[use_].module == module) ++use_;
-  return next;
-}
-
-/// Sets the clock of what is read ahead, where anything is.
-void Training::SetTime(uint64_t time) {
-  if (state_ != nullptr) state_->store().SetTime(time);
 }
 
 /// Counts a use.
@@ -85,9 +65,8 @@ Status Training::BeginUse(uint32_t unit, UseKind kind, bool brings) {
   PENSTOCK_TRY(CheckUnit(unit));
   if (kind == UseKind::kAside) return {};
   PENSTOCK_TRY(BeginStep());
-  life_.Use(ModuleId{unit});
-  const uint64_t time = TimeOf(ModuleId{unit});
-  if (brings) SetTime(time);
+  PENSTOCK_TRY(step_->CountUse(ModuleId{unit}));
+  if (host_ != nullptr) host_->Use(ModuleId{unit}, brings);
   return {};
 }
 
@@ -109,29 +88,8 @@ Result<UnitMemory> Training::MemoryOf(uint32_t unit, void* const* tensors) const
 Status Training::Use(uint32_t unit, UseKind kind, const UnitMemory& to) {
   PENSTOCK_TRY(BeginUse(unit, kind, to.wanted()));
   if (!to.wanted()) return {};
-  PENSTOCK_TRY(CopyWeights(ModuleId{unit}, to));
-  settled_[unit] = true;
-  return {};
-}
-
-/// Waits for the unit's last update; if no weights are wanted, that is all.
-Status Training::CopyWeights(ModuleId module, const UnitMemory& to) {
-  if (home_ != nullptr) {  // whose updates are in the order of the calls
-    return to.wanted() ? Keep(home_->FetchWeights(module, to, copy_threads())) : Status();
-  }
-  offload::IdRange<TileId> tiles = plan_.layout.TilesOf(module);
-  while (tiles.size() > 0) {
-    Result<offload::PinnedWeights> pinned = state_->store().PinWeights(tiles, kMostCopied);
-    PENSTOCK_TRY(Keep(pinned.status()));
-    const size_t count = pinned->weights().size();
-    std::vector<Copy> copies;
-    for (size_t i = 0; to.wanted() && i < count; ++i) {
-      to.AddCopies(plan_.layout, tiles[i], pinned->weights()[i], copies);
-    }
-    CopyAll(copies, copy_threads());
-    tiles = tiles.Part(count, tiles.size() - count);
-  }
-  return {};
+  return Keep(host_ != nullptr ? host_->CopyWeights(ModuleId{unit}, to, copy_threads())
+                               : home_->FetchWeights(ModuleId{unit}, to, copy_threads()));
 }
 
 /// Sees to it that a unit's gradients may be written.
@@ -139,11 +97,8 @@ Status Training::BeginGradient(uint32_t unit, uint32_t tensor) {
   PENSTOCK_TRY(CheckReady());
   PENSTOCK_TRY(CheckTensor(unit, tensor));
   PENSTOCK_TRY(BeginStep());
-  if (settled_[unit]) return {};
-  PENSTOCK_TRY(
-      CopyWeights(ModuleId{unit}, UnitMemory(nullptr)));  // its last update may read the last one
-  settled_[unit] = true;
-  return {};
+  // Updates on the device are in the order of the calls.
+  return host_ != nullptr ? Keep(host_->Settle(ModuleId{unit})) : Status();
 }
 
 Status Training::Gradient(uint32_t unit, uint32_t tensor, const void* values, DType dtype) {
@@ -161,19 +116,12 @@ Status Training::Gradient(uint32_t unit, uint32_t tensor, const void* values, DT
 
 Result<zero::GradientNorm::Value> Training::Norm() {
   PENSTOCK_TRY(CheckReady());
-  if (norm_) return *norm_;
+  if (session_->gradient()) return *session_->gradient();
   PENSTOCK_TRY(BeginStep());
   PENSTOCK_TRY(AwaitCopies());
   PENSTOCK_TRY(inbox_->CompleteAll(copy_threads()));
   PENSTOCK_TRY(FinishCommit());  // an update would change the tiles that it reads
-  if (home_ == nullptr) {
-    norm_ = state_->WaitForNorm();
-    return *norm_;
-  }
-  Result<zero::GradientNorm::Value> norm = home_->states().FinishGradients();
-  PENSTOCK_TRY(Keep(norm.status()));
-  norm_ = *norm;
-  return *norm_;
+  return step_->Norm();
 }
 
 Status Training::CheckGroups(size_t count, double max_norm, double loss_scale) const {
@@ -205,69 +153,34 @@ Result<std::vector<zero::GroupSpec>> Training::GroupsOf(
   return specs;
 }
 
-Status Training::Update(std::vector<zero::GroupSpec> groups, double grad_scale) {
-  const double lr = groups.front().lr.value_or(0);
-  states().SetGroups(std::move(groups));
-  PENSTOCK_TRY(states().BeginStep(lr, counts().optimizer_steps + 1));
-  if (home_ != nullptr) return home_->states().UpdateStep(grad_scale);
-  if (!state_->takes_two_passes()) return state_->UpdateStep(grad_scale);
-  PENSTOCK_ASSIGN(const std::span<const kernels::TrustSums> sums, state_->SumForTrust(grad_scale));
-  const kernels::TrustSums* const mine[] = {sums.data()};
-  return state_->UpdateStep(grad_scale, state_->trust().ByTensor(mine));
-}
-
-Result<Outcome> Training::EndStep(std::span<const GroupScalars> groups, double max_norm,
-                                  double loss_scale) {
+Result<zero::StepOutcome> Training::EndStep(std::span<const GroupScalars> groups, double max_norm,
+                                            double loss_scale) {
   PENSTOCK_TRY(CheckReady());
   PENSTOCK_TRY(CheckGroups(groups.size(), max_norm, loss_scale));
-  PENSTOCK_ASSIGN(std::vector<zero::GroupSpec> specs, GroupsOf(groups));
-  PENSTOCK_ASSIGN(const zero::GradientNorm::Value gradient, Norm());
+  zero::StepEnd end{.scalars = {.gradient_clipping = {}, .loss_scale = loss_scale}};
+  if (max_norm > 0) end.scalars.gradient_clipping = max_norm;
+  PENSTOCK_ASSIGN(end.groups, GroupsOf(groups));
+  PENSTOCK_TRY(Norm().status());
   PENSTOCK_TRY(AwaitCopies());   // of weights that were used since: the update changes them,
   PENSTOCK_TRY(FinishCommit());  // as it does the tiles of a commit that was begun since
-  zero::StepScalars scalars{.gradient_clipping = {}, .loss_scale = loss_scale};
-  if (max_norm > 0) scalars.gradient_clipping = max_norm;
-  PENSTOCK_ASSIGN(const zero::StepDecision decision, life_.Decide(gradient, scalars));
-  PENSTOCK_TRY(
-      Keep(decision.skip ? states().SkipStep() : Update(std::move(specs), decision.grad_scale)));
-  const std::optional<zero::StepOrder> order = life_.EndStep(decision);
+  Result<zero::StepOutcome> outcome = step_->Finish({}, std::move(end));
   CloseStep();
-  if (order) {
-    auto schedule = std::make_unique<offload::Schedule>(PlanSchedule(*order));
-    if (state_ != nullptr) state_->SetSchedule(*schedule);
-    schedule_ = std::move(schedule);
-    step_start_ = 0;
-  } else {
-    step_start_ += schedule_->length();
-  }
-  SetTime(step_start_);
-  return Outcome{.step = counts().step,
-                 .optimizer_steps = counts().optimizer_steps,
-                 .grad_norm = decision.grad_norm,
-                 .skipped = decision.skip};
+  return outcome;
 }
 
 void Training::CloseStep() {
-  norm_.reset();
+  step_.reset();
   read_.reset();
   inbox_->Clear();
-  settled_.assign(settled_.size(), false);
 }
 
-/// Another step comes in its place, with a time of its own.
 Status Training::DropStep() {
   PENSTOCK_TRY(CheckReady());
-  if (!life_.open()) return {};
+  if (!step_) return {};
   PENSTOCK_TRY(AwaitCopies());
-  if (norm_) {
-    PENSTOCK_TRY(states().SkipStep());
-  } else {
-    PENSTOCK_TRY(Keep(states().DropGradients(inbox_->tiles())));
-  }
-  life_.DropStep();
+  Status dropped = step_->Drop();
   CloseStep();
-  step_start_ += schedule_->length();
-  SetTime(step_start_);
-  return {};
+  return dropped;
 }
 
 }  // namespace penstock::front

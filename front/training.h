@@ -1,11 +1,9 @@
 // A training whose model somebody else computes: the C interface (front/penstock.h) as a class.
 //
-// Stands on the host half of the engine, zero::StateEngine, or on states that are at home on the
-// caller's device (front/device_home.h), and adds what zero::Session is for models of our own. What
-// counts, what is skipped and when the training ends is decided by zero/step_life.h. A step begins
-// with the first thing that belongs to it. The order in which it uses units is recorded, and the
-// next steps are planned by it. Updates begin when the step ends, never with their gradients: only
-// the caller knows whether there will be an update.
+// A zero::Session on states at home in host memory or on the drive (front/host_home.h), or on the
+// caller's device (front/device_home.h), with an inbox for gradients and copies from and to the
+// device. A step begins with the first thing that belongs to it. Updates begin when the step ends,
+// never with their gradients: only the caller knows whether there will be an update.
 //
 // Threads: one at a time.
 #pragma once
@@ -27,32 +25,27 @@
 #include "front/device_home.h"
 #include "front/gradient_inbox.h"
 #include "front/group_scalars.h"
+#include "front/host_home.h"
 #include "front/plan.h"
 #include "front/unit_memory.h"
 #include "offload/layout.h"
-#include "offload/schedule.h"
-#include "zero/caller_states.h"
 #include "zero/committed_state.h"
-#include "zero/state_engine.h"
-#include "zero/step_life.h"
+#include "zero/session.h"
+#include "zero/state_port.h"
+#include "zero/step.h"
 #include "zero/tile_fill.h"
 
 namespace penstock::front {
 
 enum class UseKind { kForward, kBackward, kAside };
 
-struct Outcome {
-  uint64_t step = 0;
-  uint64_t optimizer_steps = 0;
-  double grad_norm = 0;
-  bool skipped = false;
-};
-
 class Training {
  public:
   /// Makes the files, or continues or moves those of Plan::continue_from. Errors: kBudget; of the
   /// state and the I/O engines.
   static Result<std::unique_ptr<Training>> Create(Plan plan);
+  /// Drops an open step, and waits for a commit that was begun.
+  ~Training();
   Training(const Training&) = delete;
   Training& operator=(const Training&) = delete;
 
@@ -68,7 +61,8 @@ class Training {
   Status GradientOn(uint32_t unit, uint32_t tensor, const void* values, DType dtype,
                     CuStream stream);
   Result<zero::GradientNorm::Value> Norm();
-  Result<Outcome> EndStep(std::span<const GroupScalars> groups, double max_norm, double loss_scale);
+  Result<zero::StepOutcome> EndStep(std::span<const GroupScalars> groups, double max_norm,
+                                    double loss_scale);
   Status DropStep();
   Status Drain();
   Status BeginCommit(std::string json);
@@ -92,14 +86,17 @@ class Training {
   const offload::ShardLayout& layout() const { return plan_.layout; }
   const config::Config& config() const { return plan_.engine.config; }
   uint32_t slots() const { return plan_.slots; }
-  const zero::CallerStates& engine() const { return states(); }
+  const zero::StatePort& engine() const { return states(); }
+  const zero::StateIo& io() const {
+    return home_ != nullptr ? home_->states().io() : host_->engine().io();
+  }
   const std::vector<std::string>& notices() const { return plan_.notices; }
   const std::vector<std::string>& warnings() const { return plan_.warnings; }
   /// The text of the commit from which it continued; none if it is new.
   const std::optional<std::string>& continued() const { return continued_; }
   bool moved() const { return moved_; }
-  const offload::CommitHead& counts() const { return life_.counts(); }
-  uint64_t late_uses() const { return life_.late_uses(); }
+  const offload::CommitHead& counts() const { return session_->state(); }
+  uint64_t late_uses() const { return session_->late_uses(); }
   /// Whether the caller adds up micro-batches, and gives each gradient once a step.
   bool sums_on_device() const { return plan_.device_sums.value > 0; }
   /// How often a gradient waited for room to arrive in.
@@ -112,21 +109,16 @@ class Training {
  private:
   /// Weights of small tiles are enqueued together, up to so much.
   static constexpr Bytes kMostAtOnce = 256_KiB;
-  /// Weights of several tiles are copied together in host memory, up to so much.
-  static constexpr Bytes kMostCopied = 16_MiB;
 
-  explicit Training(Plan plan);
+  explicit Training(Plan plan) : plan_(std::move(plan)) {}
   Status Build();
   Status BuildInbox();
   Status Continue(std::unique_ptr<zero::CommittedState> from);
   Status MoveFrom(const zero::CommittedState& from);
-  offload::CommitHead GoOnFrom(zero::TrainState from);
-  offload::Schedule PlanSchedule(const zero::StepOrder& order) const;
   Status CheckReady();
-  Status CheckUnfilled(uint32_t unit) const;
   Status CheckMaster(const offload::TensorLayout& tensor, const float* values) const;
   Status CheckStates(offload::ModuleId module, const StatesOfUnit& states) const;
-  Status FillUnit(uint32_t unit, const zero::TileFill& fill);
+  Status CheckUnfilled(uint32_t unit) const;
   Status CheckUnit(uint32_t unit) const;
   Status CheckTensor(uint32_t unit, uint32_t tensor) const;
   Status CheckGroups(size_t count, double max_norm, double loss_scale) const;
@@ -135,17 +127,14 @@ class Training {
   Status BeginGradient(uint32_t unit, uint32_t tensor);
   Status AddToHome(uint32_t unit, uint32_t tensor, const void* values, DType dtype,
                    CuStream stream);
-  uint64_t TimeOf(offload::ModuleId module);
-  void SetTime(uint64_t time);
-  zero::CallerStates& states() const {
+  zero::StatePort& states() const {
     if (home_ != nullptr) return home_->states();
-    return *state_;
+    return *host_;
   }
-  Status CopyWeights(offload::ModuleId module, const UnitMemory& to);
   /// How many threads copy and add up what is in host memory: as many as compute otherwise, which
   /// wait meanwhile. Where a GPU computes, those that update have nothing to do in a backward.
   int copy_threads() const {
-    const zero::ThreadCounts& counts = states().io().threads.counts;
+    const zero::ThreadCounts& counts = io().threads.counts;
     return plan_.cuda ? std::max(counts.compute, counts.optimizer) : counts.compute;
   }
   Status CheckDevice() const;
@@ -157,27 +146,22 @@ class Training {
   Status EnqueuePieces(const GradientInbox::Announced& gradient, CuDevicePointer from,
                        CuStream stream);
   Result<std::vector<zero::GroupSpec>> GroupsOf(std::span<const GroupScalars> groups) const;
-  Status Update(std::vector<zero::GroupSpec> groups, double grad_scale);
   Status LoadTile(offload::TileId tile);
   void CloseStep();
   /// Keeps a failure that ends the training.
-  Status Keep(Status status) { return life_.Keep(std::move(status)); }
+  Status Keep(Status status) { return session_->Keep(std::move(status)); }
   Status CheckWatched() const;
 
   Plan plan_;
-  std::unique_ptr<offload::Schedule> schedule_;
   // One of these two.
-  std::unique_ptr<zero::StateEngine> state_;
+  std::unique_ptr<HostHome> host_;
   std::unique_ptr<DeviceHome> home_;
+  std::optional<zero::Session> session_;
+  std::optional<zero::Step> step_;  ///< that is open
   std::optional<GradientInbox> inbox_;
-  zero::StepLife life_;
   std::optional<std::string> continued_;
   bool moved_ = false;
   std::optional<FolderWatch> watch_;
-  std::vector<bool> settled_;  ///< units whose last update was waited for in this step
-  std::optional<zero::GradientNorm::Value> norm_;  ///< of the open step
-  uint64_t step_start_ = 0;                        ///< in the time of the schedule
-  uint64_t use_ = 0;                               ///< that the plan names next
   /// The tile that was read last, as the last step left it.
   struct ReadTile {
     offload::TileId tile{};

@@ -30,7 +30,7 @@ Result<ContextScope> Training::EnterCopies(CuStream stream) {
   PENSTOCK_TRY(CheckDevice());
   if (home_ != nullptr) return home_->EnterWith(stream);
   if (copies_ == nullptr) {
-    std::vector<std::span<std::byte>> memory = state_->copied_memory();
+    std::vector<std::span<std::byte>> memory = host_->engine().copied_memory();
     memory.push_back(room_.bytes());
     PENSTOCK_ASSIGN(copies_, DeviceCopies::Create(stream, memory,
                                                   std::min(copy_threads(), kMostMemoryThreads)));
@@ -52,14 +52,14 @@ Status Training::UseOn(uint32_t unit, UseKind kind, const UnitMemory& to, CuStre
   PENSTOCK_TRY(BeginUse(unit, kind, /*brings=*/true));
   if (home_ != nullptr) return Keep(home_->CopyWeights(ModuleId{unit}, to, stream));
   PENSTOCK_TRY(Keep(EnqueueWeights(ModuleId{unit}, to, stream)));
-  settled_[unit] = true;
+  host_->Settled(ModuleId{unit});
   return {};
 }
 
 Status Training::EnqueueWeights(ModuleId module, const UnitMemory& to, CuStream stream) {
   offload::IdRange<TileId> tiles = plan_.layout.TilesOf(module);
   while (tiles.size() > 0) {
-    Result<offload::PinnedWeights> pinning = state_->store().PinWeights(tiles, kMostAtOnce);
+    Result<offload::PinnedWeights> pinning = host_->engine().store().PinWeights(tiles, kMostAtOnce);
     if (!pinning.ok()) {
       PENSTOCK_TRY(copies_->AfterWeights(stream, [](const Status&) {}));  // copies may be under way
       return pinning.error();

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "base/check.h"
 #include "base/message_text.h"
 #include "front/training.h"
 #include "kernels/convert_elements.h"
@@ -26,13 +27,14 @@ void KeepFromChildren(std::span<std::byte> memory) {
   static_cast<void>(::madvise(memory.data(), memory.size(), MADV_DONTFORK));
 }
 
-/// The caller scales the loss, and reports none.
+/// The caller scales the loss, and reports none. It may have changed what led to skipped steps
+/// before a resume.
 zero::LifeRules RulesOf(const config::Config& config) {
-  return {.step = {.gradient_clipping = config.gradient_clipping, .skips_overflow = true},
-          .loss_scaling = {},
-          .reports_loss = false,
-          .two_slots = config.durable,
-          .commits_within_steps = true};
+  zero::LifeRules rules = zero::LifeRules::Of(config, /*reports_loss=*/false);
+  rules.loss_scaling.reset();
+  rules.commits_within_steps = true;
+  rules.resumes_streaks = false;
+  return rules;
 }
 
 /// Has the newest whole commit read, which must be of a step. Errors, before anything is written:
@@ -69,10 +71,12 @@ Result<std::string> UseCommit(zero::CommittedState& state, const Plan& plan) {
 
 }  // namespace
 
-Training::Training(Plan plan)
-    : plan_(std::move(plan)),
-      life_(plan_.engine.model, RulesOf(config()), {.seed = plan_.engine.seed}),
-      settled_(plan_.engine.model.modules.size(), false) {}
+Training::~Training() {
+  copies_.reset();  // which give gradients to the states
+  const std::optional<ContextScope> scope = Enter();
+  step_.reset();
+  session_.reset();
+}
 
 Result<std::unique_ptr<Training>> Training::Create(Plan plan) {
   std::unique_ptr<zero::CommittedState> from;
@@ -100,22 +104,19 @@ Status Training::Build() {
     std::fputs(("penstock: warning: " + MessageLine(line) + "\n").c_str(), stderr);
   };
   PENSTOCK_ASSIGN(const zero::MemoryPlan memory, PlanStore(plan_));
-  const zero::ModelSpec& model = plan_.engine.model;
-  schedule_ = std::make_unique<offload::Schedule>(PlanSchedule({model.step, model.gradients}));
   if (plan_.on_device) {
     PENSTOCK_ASSIGN(home_, DeviceHome::Create(plan_));
   } else {
-    zero::ComputeDevice device;  // the caller's CPU, unless memory of a GPU will be given
-    if (plan_.cuda) device = {.kind = device::Kind::kCuda, .pci_bus_id = CurrentPciBusId()};
-    PENSTOCK_ASSIGN(
-        state_, zero::StateEngine::Create(plan_.engine, plan_.layout, *schedule_, memory, device));
+    PENSTOCK_ASSIGN(host_, HostHome::Create(plan_, memory));
   }
+  session_.emplace(states(), RulesOf(config()));
   PENSTOCK_TRY(BuildInbox());
   PENSTOCK_TRY(room_.Create(plan_.arriving));
-  for (const std::span<std::byte> memory_of : {states().memory(), room_.bytes()}) {
+  for (const std::span<std::byte> memory_of :
+       {home_ != nullptr ? home_->states().memory() : host_->engine().memory(), room_.bytes()}) {
     KeepFromChildren(memory_of);
   }
-  const std::vector<std::string>& notices = states().io().notices;
+  const std::vector<std::string>& notices = states().notices();
   plan_.notices.insert(plan_.notices.end(), notices.begin(), notices.end());
   return {};
 }
@@ -123,11 +124,11 @@ Status Training::Build() {
 /// Gradients go to where the states are.
 Status Training::BuildInbox() {
   GradientInbox::Callbacks callbacks{
-      .place = [this](TileId tile) { return state_->Gradient(tile).data(); },
-      .last = [this](ModuleId module) { life_.Reduce(module); },
+      .place = [this](TileId tile) { return host_->engine().Gradient(tile).data(); },
+      .last = [this](ModuleId module) { PENSTOCK_CHECK(step_->AnnounceGradient(module).ok()); },
       .complete =
           [this](ModuleId module) {
-            state_->GradientsArrived(plan_.layout.TrainedTilesOf(module));
+            host_->engine().GradientsArrived(plan_.layout.TrainedTilesOf(module));
           }};
   if (home_ != nullptr) {
     callbacks.place = [this](TileId tile) { return home_->states().GradientOf(tile); };
@@ -146,17 +147,9 @@ Status Training::BuildInbox() {
 Status Training::Continue(std::unique_ptr<zero::CommittedState> from) {
   if (plan_.continue_from.empty()) return {};
   if (from != nullptr) return MoveFrom(*from);
-  PENSTOCK_ASSIGN(zero::TrainState adopted, states().Adopt());
-  life_.Adopt(GoOnFrom(std::move(adopted)));
+  PENSTOCK_ASSIGN(zero::TrainState adopted, session_->Adopt());
+  continued_ = std::move(adopted.run_json);
   return {};
-}
-
-/// Steps that were skipped in a row are counted anew: the caller may have changed what led there.
-offload::CommitHead Training::GoOnFrom(zero::TrainState from) {
-  continued_ = std::move(from.run_json);
-  from.skipped_in_a_row = 0;
-  from.loss_scale.reset();  // is the caller's
-  return from;
 }
 
 Status Training::MoveFrom(const zero::CommittedState& from) {
@@ -167,33 +160,16 @@ Status Training::MoveFrom(const zero::CommittedState& from) {
                      plan_.continue_from.front());
   }
   PENSTOCK_ASSIGN(const zero::TileFill fill, zero::FillFromState(plan_.layout, from));
-  PENSTOCK_TRY(states().FillTiles(fill));
-  life_.FillFrom(GoOnFrom(from.train_state()));
-  states().BeginCommit({life_.BeginCommit(), *continued_}, [] { return Status(); });
-  PENSTOCK_TRY(FinishCommit());
+  PENSTOCK_TRY(session_->Fill(fill, from.train_state()));
+  continued_ = from.train_state().run_json;
+  PENSTOCK_TRY(session_->Commit(*continued_));
   moved_ = true;
   return {};
 }
 
 Status Training::CheckUnfilled(uint32_t unit) const {
-  PENSTOCK_TRY(life_.failure());
   PENSTOCK_TRY(CheckUnit(unit));
-  if (!life_.filled(ModuleId{unit})) return {};
-  return MakeError(ErrorCode::kInvalidArgument,
-                   "unit {} was filled already; fill each unit once, and none of a training that "
-                   "continues a commit",
-                   plan_.layout.module(ModuleId{unit}).name);
-}
-
-Status Training::FillUnit(uint32_t unit, const zero::TileFill& fill) {
-  for (const TileId tile : plan_.layout.TilesOf(ModuleId{unit})) {
-    Status filled = states().FillTile(tile, fill);
-    if (filled.ok()) continue;
-    life_.Fail(filled);  // whatever it is, the store has ended with it
-    return filled;
-  }
-  life_.Fill(ModuleId{unit});
-  return life_.filled() ? Keep(states().EndFill()) : Status();
+  return session_->CheckUnfilled(ModuleId{unit});
 }
 
 Status Training::Fill(uint32_t unit, const void* const* tensors) {
@@ -216,7 +192,8 @@ Status Training::Fill(uint32_t unit, const void* const* tensors) {
   };
   const auto accumulator =
       static_cast<float>(plan_.engine.config.optimizer.initial_accumulator_value);
-  return FillUnit(unit, zero::FillFromTensors(plan_.layout, source, accumulator));
+  return session_->FillModule(ModuleId{unit},
+                              zero::FillFromTensors(plan_.layout, source, accumulator));
 }
 
 /// A finite master whose weight is fp16 fits that.
@@ -263,19 +240,18 @@ Status Training::CheckStates(ModuleId module, const StatesOfUnit& states) const 
 Status Training::FillStates(uint32_t unit, const StatesOfUnit& states) {
   PENSTOCK_TRY(CheckUnfilled(unit));
   PENSTOCK_TRY(CheckStates(ModuleId{unit}, states));
-  return FillUnit(
-      unit, zero::FillFromStates(plan_.layout,
-                                 [&](zero::StateKind kind, ModuleId, size_t tensor, uint64_t begin,
-                                     std::span<float> values) -> Status {
-                                   std::copy_n(states(tensor, kind) + begin, values.size(),
-                                               values.begin());
-                                   return {};
-                                 }));
+  return session_->FillModule(
+      ModuleId{unit}, zero::FillFromStates(plan_.layout,
+                                           [&](zero::StateKind kind, ModuleId, size_t tensor,
+                                               uint64_t begin, std::span<float> values) -> Status {
+                                             std::copy_n(states(tensor, kind) + begin,
+                                                         values.size(), values.begin());
+                                             return {};
+                                           }));
 }
 
 Status Training::BeginAt(uint64_t step, uint64_t optimizer_steps) {
-  PENSTOCK_TRY(life_.failure());
-  return life_.BeginAt(step, optimizer_steps);
+  return session_->BeginAt(step, optimizer_steps);
 }
 
 }  // namespace penstock::front

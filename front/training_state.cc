@@ -33,22 +33,16 @@ Status Training::BeginCommit(std::string json) {
                      json.size(), kLongestText);
   }
   PENSTOCK_TRY(FinishCommit());
-  PENSTOCK_TRY(life_.CheckCommit());
-  states().BeginCommit({life_.BeginCommit(), std::move(json)}, [] { return Status(); });
-  return {};
+  return session_->BeginCommit(std::move(json));
 }
 
 Status Training::FinishCommit() {
-  PENSTOCK_TRY(life_.failure());
-  if (!life_.commits().pending()) return {};
-  Status made = states().FinishCommit();
-  if (made.ok()) made = CheckWatched();
-  life_.EndCommit(made);
-  return made;
+  PENSTOCK_TRY(session_->life().failure());
+  return session_->FinishCommit([this] { return CheckWatched(); });
 }
 
 Status Training::Watch(const std::string& folder, const std::vector<std::string>& names) {
-  PENSTOCK_TRY(life_.failure());
+  PENSTOCK_TRY(session_->life().failure());
   PENSTOCK_ASSIGN(const Folder opened, Folder::Open(folder));
   PENSTOCK_ASSIGN(watch_, FolderWatch::Begin(opened, names));
   return {};
@@ -59,14 +53,14 @@ Status Training::CheckWatched() const {
   const Status whole = watch_ ? watch_->Check() : Status();
   if (whole.ok() || whole.error().code != ErrorCode::kNotFound) return {};
   return MakeError(ErrorCode::kNotFound, "{}; step {} is committed in {}", whole.error().message,
-                   counts().step, fmt::join(states().io().paths, ", "));
+                   counts().step, fmt::join(states().state_paths(), ", "));
 }
 
 Status Training::CopyCommit(const std::vector<std::string>& paths) {
   PENSTOCK_TRY(CheckReady());
   PENSTOCK_TRY(FinishCommit());
-  const std::vector<std::string>& from = states().io().paths;
-  const std::optional<uint64_t> committed = life_.commits().newest();
+  const std::vector<std::string>& from = states().state_paths();
+  const std::optional<uint64_t> committed = session_->committed_step();
   if (!committed) {
     return MakeError(ErrorCode::kNotFound, "nothing was committed yet in {}; commit first",
                      from.front());

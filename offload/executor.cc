@@ -49,7 +49,8 @@ void Executor::Plan(const Schedule& schedule) {
 }
 
 void Executor::SetSchedule(const Schedule& schedule) {
-  PENSTOCK_CHECK(schedule.slot_bytes == schedule_->slot_bytes,
+  PENSTOCK_CHECK(std::ranges::equal(schedule.slot_bytes, slots_, {}, {},
+                                    [](const Slot& slot) { return slot.buffer.size(); }),
                  "another schedule has other slots on the device");
   Plan(schedule);
   step_start_ = 0;

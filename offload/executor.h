@@ -68,7 +68,8 @@ class Executor {
   /// are still held keep their slots; their weights are copied anew when they are acquired again.
   void EndStep();
   /// Between steps: gives the next steps another schedule (which outlives the executor) of the same
-  /// modules and slots. Precondition: the store gets the same schedule.
+  /// modules and slots. The one before need not exist any more. Precondition: the store gets the
+  /// same schedule.
   void SetSchedule(const Schedule& schedule);
   /// Waits until everything is copied and unpinned. Errors: of the copies; results computed since
   /// the first failed copy are worthless.

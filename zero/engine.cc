@@ -1,15 +1,10 @@
 #include "zero/engine.h"
 
-#include "comm/communicator.h"
 #include "zero/memory_plan.h"
 #include "zero/offload_engine.h"
 #include "zero/resident_engine.h"
 
 namespace penstock::zero {
-
-comm::World EngineOptions::world() const {
-  return communicator == nullptr ? comm::World() : communicator->world();
-}
 
 Result<std::unique_ptr<Engine>> Engine::Create(EngineOptions options, device::Device& device,
                                                kernels::StateOperators& operators) {

@@ -15,7 +15,7 @@
 #include "kernels/state/lamb.h"
 #include "kernels/state/state_operators.h"
 #include "offload/executor.h"
-#include "zero/engine.h"
+#include "zero/engine_options.h"
 #include "zero/gradient_norm.h"
 #include "zero/gradient_sums.h"
 #include "zero/memory_plan.h"
@@ -58,7 +58,7 @@ class Exchanges {
   /// communicator.
   Result<std::vector<const kernels::TrustSums*>> GatherTrust(
       std::span<const kernels::TrustSums> mine);
-  // See zero/engine.h.
+  // See zero/state_port.h.
   void SetNote(const StepNote& note) {
     if (norm_) norm_->SetNote(note);
   }

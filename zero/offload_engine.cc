@@ -6,7 +6,6 @@
 #include "base/cpu_scope.h"
 #include "kernels/state/state_operators.h"
 #include "zero/partitioner.h"
-#include "zero/schedule_builder.h"
 
 namespace penstock::zero {
 
@@ -27,19 +26,12 @@ Result<std::unique_ptr<Engine>> OffloadEngine::Create(EngineOptions options, dev
 
 Status OffloadEngine::Build(device::Device& device) {
   PENSTOCK_ASSIGN(const MemoryPlan plan, exchanges_.Plan(options_, layout_, device));
-  shared_slots_ = plan.shared_slots;
-  schedule_ = std::make_unique<offload::Schedule>(PlanSchedule(options_.model));
-  PENSTOCK_ASSIGN(
-      state_, StateEngine::Create(options_, layout_, *schedule_, plan, ComputeDevice::Of(device)));
+  PENSTOCK_ASSIGN(state_, StateEngine::Create(options_, layout_, plan, ComputeDevice::Of(device)));
   for (const std::span<std::byte> memory : state_->copied_memory()) {
     PENSTOCK_ASSIGN(device::HostRegistration registration, device.RegisterHost(memory));
     registrations_.push_back(std::move(registration));
   }
   return BuildDevice(plan, device);
-}
-
-offload::Schedule OffloadEngine::PlanSchedule(const ModelSpec& model) const {
-  return BuildSchedule(model, layout_, shared_slots_, StartOfUpdates(options_.config));
 }
 
 Status OffloadEngine::BuildDevice(const MemoryPlan& plan, device::Device& device) {
@@ -50,7 +42,7 @@ Status OffloadEngine::BuildDevice(const MemoryPlan& plan, device::Device& device
   }
   PENSTOCK_TRY(exchanges_.Build(options_, layout_, plan, device, operators_));
   PENSTOCK_ASSIGN(executor_, offload::Executor::Create(
-                                 layout_, *schedule_, device, *compute_, state_->store(),
+                                 layout_, state_->schedule(), device, *compute_, state_->store(),
                                  {.gatherer = exchanges_.gatherer(), .meter = options_.meter}));
   const Bytes staging = GradientStaging(options_.model, layout_, plan);
   PENSTOCK_ASSIGN(staging_, device.Allocate(staging, "staging of gradients"));
@@ -60,17 +52,11 @@ Status OffloadEngine::BuildDevice(const MemoryPlan& plan, device::Device& device
 }
 
 void OffloadEngine::SetOrder(const StepOrder& order) {
-  ModelSpec model = options_.model;
-  model.step = order.uses;
-  model.gradients = order.gradients;
-  auto schedule = std::make_unique<offload::Schedule>(PlanSchedule(model));
-  executor_->SetSchedule(*schedule);
-  state_->SetSchedule(*schedule);
-  schedule_ = std::move(schedule);
+  state_->SetOrder(order);
+  executor_->SetSchedule(state_->schedule());
 }
 
 Status OffloadEngine::BeginStep(double lr, uint64_t t) {
-  sent_ = 0;
   exchanges_.BeginStep();
   return state_->BeginStep(lr, t);
 }
@@ -122,30 +108,7 @@ void OffloadEngine::CopyOut(const GradientBatch& staged, const std::byte* from) 
     copy_out_->CopyToHost(state_->Gradient(batch.tiles[0]).data(), from, batch.size());
     copy_out_->Call([this, tiles = batch.tiles]() { state_->GradientsArrived(tiles); });
     from += batch.size().value;
-    sent_ += batch.tiles.size();
   }
-}
-
-Result<std::vector<HostGradient>> OffloadEngine::BeginHostGradients(ModuleId module) {
-  if (layout_.world_size > 1) {
-    return MakeError(ErrorCode::kUnavailable,
-                     "gradients on the host are those of one rank, and there are {}; give them to "
-                     "the device, where the ranks add theirs",
-                     layout_.world_size);
-  }
-  std::vector<HostGradient> gradients;
-  for (const TileId tile : layout_.TrainedTilesOf(module)) {
-    gradients.push_back({.tile = tile, .values = state_->Gradient(tile)});
-  }
-  return gradients;
-}
-
-Status OffloadEngine::EndHostGradients(ModuleId module) {
-  PENSTOCK_TRY(state_->PrepareUpdates());
-  const offload::IdRange<TileId> tiles = layout_.TrainedTilesOf(module);
-  state_->GradientsArrived(tiles);
-  sent_ += tiles.size();
-  return {};
 }
 
 Status OffloadEngine::Synchronize() {
@@ -164,16 +127,16 @@ Result<GradientNorm::Value> OffloadEngine::FinishGradients() {
 }
 
 Status OffloadEngine::UpdateStep(double grad_scale) {
-  if (!TakesTwoPasses(options_.config)) return state_->UpdateStep(grad_scale);
+  if (!TakesTwoPasses(options_.config)) return state_->Update(grad_scale);
   PENSTOCK_ASSIGN(const std::span<const kernels::TrustSums> mine, state_->SumForTrust(grad_scale));
   PENSTOCK_ASSIGN(const std::vector<const kernels::TrustSums*> all, exchanges_.GatherTrust(mine));
-  return state_->UpdateStep(grad_scale, state_->trust().ByTensor(all));
+  return state_->Update(grad_scale, state_->trust().ByTensor(all));
 }
 
 Status OffloadEngine::DropStep() {
   // A stream that has failed gives no gradients to wait for.
   PENSTOCK_TRY(Synchronize());
-  return state_->DropGradients(sent_);
+  return state_->DropStep();
 }
 
 Status OffloadEngine::Drain() {

@@ -14,6 +14,7 @@
 #include "zero/compute_stream.h"
 #include "zero/engine.h"
 #include "zero/exchanges.h"
+#include "zero/forwarding_states.h"
 #include "zero/gradient_batches.h"
 #include "zero/memory_plan.h"
 #include "zero/staging_ring.h"
@@ -21,18 +22,13 @@
 
 namespace penstock::zero {
 
-class OffloadEngine : public Engine {
+class OffloadEngine : public ForwardingStates<Engine> {
  public:
   static Result<std::unique_ptr<Engine>> Create(EngineOptions options, device::Device& device,
                                                 kernels::StateOperators& operators);
 
-  Status FillTiles(const TileFill& fill) override { return state_->FillTiles(fill); }
-  Result<TrainState> Adopt() override { return state_->Adopt(); }
-  const EngineOptions& options() const override { return options_; }
-  const offload::ShardLayout& layout() const override { return layout_; }
   device::Stream& compute_stream() override { return *compute_; }
   void SetOrder(const StepOrder& order) override;
-  void ExpectLastStep() override { state_->ExpectLastStep(); }
   void NumberStep(uint64_t step) override { exchanges_.NumberStep(step); }
   Status BeginStep(double lr, uint64_t t) override;
   Result<const std::byte*> Acquire(ModuleId module) override { return executor_->Acquire(module); }
@@ -48,36 +44,21 @@ class OffloadEngine : public Engine {
     exchanges_.losses().Share(*compute_, std::move(arrived));
   }
   Status ReduceGradients(ModuleId module) override;
-  Result<std::vector<HostGradient>> BeginHostGradients(ModuleId module) override;
-  Status EndHostGradients(ModuleId module) override;
-  void AllowUpdates() override { state_->AllowUpdates(); }
   void SetNote(const StepNote& note) override { exchanges_.SetNote(note); }
   Result<GradientNorm::Value> FinishGradients() override;
   const StepFigures& figures() const override { return figures_; }
   std::span<const StepNote> notes() const override { return exchanges_.notes(); }
   Status UpdateStep(double grad_scale) override;
-  Status SkipStep() override { return state_->SkipStep(); }
   Status DropStep() override;
   Status Drain() override;
-  void BeginCommit(const TrainState& state, std::function<Status()> first) override {
-    state_->BeginCommit(state, std::move(first));
-  }
-  Status FinishCommit() override { return state_->FinishCommit(); }
-  Status TakeBackCommit() override { return state_->TakeBackCommit(); }
-  Status CheckCommit() const override { return state_->CheckCommit(); }
   EngineCounters counters() const override;
-  Bytes host_peak() const override { return state_->host_peak(); }
-  const std::string& aio_engine() const override { return state_->io().engine_name(); }
-  const std::vector<std::string>& state_paths() const override { return state_->io().paths; }
-  const std::string& state_uuid() const override { return state_->io().uuid; }
-  const std::vector<std::string>& notices() const override { return state_->io().notices; }
 
  private:
   OffloadEngine(EngineOptions options, offload::ShardLayout layout,
                 kernels::StateOperators& operators);
   Status Build(device::Device& device);
   Status BuildDevice(const MemoryPlan& plan, device::Device& device);
-  offload::Schedule PlanSchedule(const ModelSpec& model) const;
+  StatePort& states() const override { return *state_; }
   /// To be called before an exchange, which waits for the kernels of this use: with several ranks,
   /// gathers the weights of the next one first.
   Status GatherAhead();
@@ -90,9 +71,6 @@ class OffloadEngine : public Engine {
   const EngineOptions options_;
   const offload::ShardLayout layout_;
   kernels::StateOperators& operators_;
-  uint32_t shared_slots_ = 0;
-  std::unique_ptr<offload::Schedule> schedule_;
-  size_t sent_ = 0;  ///< tiles of this step whose gradients were sent home
   // Members are destroyed in reverse order: the streams end first, then the exchanges, as their
   // work reads slots, sums and staging and calls the state.
   std::unique_ptr<StateEngine> state_;

@@ -15,7 +15,6 @@
 
 #include "offload/commit_verifier.h"
 #include "offload/slab.h"
-#include "zero/caller_states.h"
 #include "zero/compute_stream.h"
 #include "zero/device_figures.h"
 #include "zero/engine.h"
@@ -29,7 +28,7 @@
 
 namespace penstock::zero {
 
-class ResidentEngine : public Engine, public CallerStates {
+class ResidentEngine : public Engine {
  public:
   static Result<std::unique_ptr<Engine>> Create(EngineOptions options, device::Device& device,
                                                 kernels::StateOperators& operators);
@@ -40,6 +39,8 @@ class ResidentEngine : public Engine, public CallerStates {
   ~ResidentEngine() override { static_cast<void>(ResidentEngine::FinishCommit()); }
 
   Status FillTiles(const TileFill& fill) override;
+  Status FillTile(offload::TileId tile, const TileFill& fill) override;
+  Status EndFill() override;
   Result<TrainState> Adopt() override;
   const EngineOptions& options() const override { return options_; }
   const offload::ShardLayout& layout() const override { return layout_; }
@@ -47,6 +48,10 @@ class ResidentEngine : public Engine, public CallerStates {
   void SetOrder(const StepOrder&) override {}
   void NumberStep(uint64_t step) override { exchanges_.NumberStep(step); }
   Status BeginStep(double lr, uint64_t t) override;
+  void SetGroups(std::vector<GroupSpec> groups, double lr) override {
+    groups_ = std::move(groups);
+    lr_ = lr;
+  }
   Result<const std::byte*> Acquire(ModuleId module) override;
   void Release(ModuleId) override {}
   Result<float*> Gradients(ModuleId module) override {
@@ -77,6 +82,7 @@ class ResidentEngine : public Engine, public CallerStates {
   Status FinishCommit() override;
   Status TakeBackCommit() override { return io_.file->TakeBack(); }
   Status CheckCommit() const override { return io_.file->CheckCommit(); }
+  Status ReadTile(offload::TileId tile, const TileReader& read) override;
   EngineCounters counters() const override;
   Bytes host_peak() const override { return ledger_.peak(Tier::kHost); }
   const std::string& aio_engine() const override { return io_.engine_name(); }
@@ -84,17 +90,10 @@ class ResidentEngine : public Engine, public CallerStates {
   const std::string& state_uuid() const override { return io_.uuid; }
   const std::vector<std::string>& notices() const override { return io_.notices; }
 
-  // For a caller that gives gradients; see zero/caller_states.h. All work is enqueued on
-  // compute_stream(), in the order of the calls.
-  Status FillTile(offload::TileId tile, const TileFill& fill) override;
-  Status EndFill() override;
-  void SetGroups(std::vector<GroupSpec> groups) override { groups_ = std::move(groups); }
-  Status DropGradients(size_t tiles) override;
-  Status ReadTile(offload::TileId tile,
-                  const std::function<Status(std::span<const std::byte> weight,
-                                             std::span<const std::byte> record)>& read) override;
-  std::span<std::byte> memory() override { return slab_->bytes(); }
-  const StateIo& io() const override { return io_; }
+  // For a caller that gives gradients. All work is enqueued on compute_stream(), in the order of
+  // the calls.
+  std::span<std::byte> memory() { return slab_->bytes(); }
+  const StateIo& io() const { return io_; }
   /// Return where a tile's weights are, and where its gradient goes, on the device; those of
   /// consecutive tiles of a module lie one behind the other.
   std::byte* WeightOf(offload::TileId tile) const;

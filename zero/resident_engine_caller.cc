@@ -1,7 +1,5 @@
 // ResidentEngine: for a caller that computes by itself and gives whole gradients.
-#include <functional>
 #include <memory>
-#include <span>
 #include <utility>
 
 #include "base/check.h"
@@ -28,18 +26,10 @@ Result<std::unique_ptr<ResidentEngine>> ResidentEngine::CreateForCaller(
 }
 
 void ResidentEngine::GradientsArrived(ModuleId module) {
-  device_figures_->Sum(*compute_, operators_, module, norm_);
+  sent_ += device_figures_->Sum(*compute_, operators_, module, norm_);
 }
 
-Status ResidentEngine::DropGradients(size_t tiles) {
-  PENSTOCK_TRY(compute_->Synchronize());
-  norm_.Discard(tiles);
-  return {};
-}
-
-Status ResidentEngine::ReadTile(
-    TileId tile, const std::function<Status(std::span<const std::byte> weight,
-                                            std::span<const std::byte> record)>& read) {
+Status ResidentEngine::ReadTile(TileId tile, const TileReader& read) {
   if (commit_) static_cast<void>(commit_->Finish());  // which uses the same block
   const TileBlock parts = HostPartsOf(tile);
   compute_->CopyToHost(parts.weight.data(), WeightOf(tile), Bytes{parts.weight.size()});

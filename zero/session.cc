@@ -2,20 +2,11 @@
 
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "zero/lr_schedule.h"
 
 namespace penstock::zero {
-namespace {
-
-LifeRules RulesOf(const config::Config& config, bool reports_loss) {
-  return {.step = {config.gradient_clipping, config.check_grad_overflow},
-          .loss_scaling = config.loss_scaling,
-          .reports_loss = reports_loss,
-          .two_slots = config.durable};
-}
-
-}  // namespace
 
 using offload::Index;
 
@@ -31,14 +22,20 @@ Result<std::unique_ptr<Session>> Session::Create(EngineOptions options, bool rep
 }
 
 Session::Session(Engine& engine, bool reports_loss)
-    : engine_(engine),
-      config_(engine.options().config),
-      reports_loss_(reports_loss),
-      doing_(engine.options().doing),
-      life_(engine.options().model, RulesOf(config_, reports_loss),
-            {.seed = engine.options().seed,
-             .compute_threads = static_cast<uint32_t>(config_.compute_threads)}),
-      modules_(engine.layout().model.modules.size()) {
+    : Session(engine, &engine, LifeRules::Of(engine.options().config, reports_loss)) {}
+
+/// Of the threads of a caller that computes by itself nothing is known.
+Session::Session(StatePort& states, DevicePort* device, const LifeRules& rules)
+    : states_(states),
+      device_(device),
+      config_(states.options().config),
+      reports_loss_(rules.reports_loss),
+      doing_(states.options().doing),
+      life_(states.options().model, rules,
+            {.seed = states.options().seed,
+             .compute_threads =
+                 device == nullptr ? 0U : static_cast<uint32_t>(config_.compute_threads)}),
+      modules_(states.layout().model.modules.size()) {
   if (!doing_) return;
   for (const offload::ModuleLayout& module : layout().model.modules) {
     deeds_.push_back({.waits = "waits for weights of " + module.name,
@@ -68,21 +65,44 @@ Status Session::Filled(Status status) {
 Status Session::Initialize(const TensorSource& source) {
   PENSTOCK_TRY(CheckEmpty());
   const auto accumulator = static_cast<float>(config_.optimizer.initial_accumulator_value);
-  PENSTOCK_TRY(Filled(engine_.FillTiles(FillFromTensors(layout(), source, accumulator))));
+  PENSTOCK_TRY(Filled(states_.FillTiles(FillFromTensors(layout(), source, accumulator))));
   life_.FillAll();
   return {};
 }
 
 Status Session::Fill(const TileFill& fill, const TrainState& state) {
   PENSTOCK_TRY(CheckEmpty());
-  PENSTOCK_TRY(Filled(engine_.FillTiles(fill)));
+  PENSTOCK_TRY(Filled(states_.FillTiles(fill)));
   life_.FillFrom(state);
   return {};
 }
 
+Status Session::CheckUnfilled(ModuleId module) const {
+  PENSTOCK_TRY(life_.failure());
+  if (!life_.filled(module)) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "unit {} was filled already; fill each unit once, and none of a training that "
+                   "continues a commit",
+                   NameOf(module));
+}
+
+Status Session::FillModule(ModuleId module, const TileFill& fill) {
+  PENSTOCK_TRY(CheckUnfilled(module));
+  for (const offload::TileId tile : layout().TilesOf(module)) {
+    PENSTOCK_TRY(Filled(states_.FillTile(tile, fill)));
+  }
+  life_.Fill(module);
+  return life_.filled() ? Filled(states_.EndFill()) : Status();
+}
+
+Status Session::BeginAt(uint64_t step, uint64_t optimizer_steps) {
+  PENSTOCK_TRY(life_.failure());
+  return life_.BeginAt(step, optimizer_steps);
+}
+
 Result<TrainState> Session::Adopt() {
   PENSTOCK_TRY(CheckEmpty());
-  Result<TrainState> adopted = engine_.Adopt();
+  Result<TrainState> adopted = states_.Adopt();
   PENSTOCK_TRY(Filled(adopted.status()));
   life_.Adopt(*adopted);
   return adopted;
@@ -101,10 +121,10 @@ Result<Step> Session::BeginStep(std::optional<uint64_t> micro_batches) {
   PENSTOCK_TRY(life_.CheckBegin());
   const uint64_t of_step = micro_batches.value_or(config_.gradient_accumulation_steps);
   PENSTOCK_TRY(CheckMicroBatches(of_step));
-  PENSTOCK_TRY(BeginEngine(state().step + 1));
+  PENSTOCK_TRY(BeginStates(state().step + 1));
   life_.BeginStep();
   micro_batches_ = of_step;
-  if (!reports_loss_) engine_.AllowUpdates();
+  if (!reports_loss_) states_.AllowUpdates();
   MutexLock lock(mutex_);
   reporting_ = life_.steps_begun();
   loss_.reset();
@@ -114,17 +134,17 @@ Result<Step> Session::BeginStep(std::optional<uint64_t> micro_batches) {
 /// No loss of it counts: reporting_ says so.
 Result<Step> Session::RepeatStep() {
   PENSTOCK_TRY(life_.CheckRepeat());
-  PENSTOCK_TRY(BeginEngine(state().step));
+  PENSTOCK_TRY(BeginStates(state().step));
   life_.RepeatStep();
   return Opened();
 }
 
-Status Session::BeginEngine(uint64_t number) {
+Status Session::BeginStates(uint64_t number) {
   const uint64_t t = state().optimizer_steps + 1;
   PENSTOCK_TRY(CheckBetas(config_.scheduler, t));
   lr_ = LearningRate(config_.scheduler, config_.optimizer.lr, t);
-  engine_.NumberStep(number);
-  return engine_.BeginStep(lr_, t);
+  states_.NumberStep(number);
+  return life_.Keep(states_.BeginStep(lr_, t));
 }
 
 Status Session::CheckOpen(uint64_t step) const {
@@ -168,7 +188,7 @@ Result<Use> Session::Acquire(uint64_t step, ModuleId module) {
                      NameOf(module));
   }
   if (doing_) doing_(deeds_[Index(module)].waits);
-  const Result<const std::byte*> weights = engine_.Acquire(module);
+  const Result<const std::byte*> weights = device().Acquire(module);
   PENSTOCK_TRY(life_.Keep(weights.status()));  // of the drive, of a commit beside the step
   if (doing_) doing_(deeds_[Index(module)].computes);
   life_.Use(module);
@@ -190,7 +210,7 @@ Status Session::CheckUsed(uint64_t step, ModuleId module) const {
 void Session::Release(uint64_t step, ModuleId module) {
   if (!CheckOpen(step).ok()) return;
   --Of(module).held;
-  engine_.Release(module);
+  device().Release(module);
 }
 
 void Session::Reduced(ModuleId module) {
@@ -203,7 +223,7 @@ void Session::ReportLoss(uint64_t step, double loss) {
   if (!reports_loss_ || reporting_ != step || loss_) return;
   loss_ = ReportedLoss{.value = loss, .at = std::chrono::steady_clock::now()};
   // With the mutex held: the step cannot end before, and what follows it is another step's.
-  if (std::isfinite(loss)) engine_.AllowUpdates();
+  if (std::isfinite(loss)) states_.AllowUpdates();
 }
 
 Status Session::CheckComplete() const {
@@ -225,10 +245,26 @@ Status Session::CheckComplete() const {
   return {};
 }
 
-Result<StepOutcome> Session::Finish(uint64_t step, const StepNote& note) {
+Result<GradientNorm::Value> Session::Norm(uint64_t step) {
   PENSTOCK_TRY(CheckOpen(step));
   PENSTOCK_TRY(CheckComplete());
-  Result<StepOutcome> outcome = FinishOpen(note);
+  Result<GradientNorm::Value> gradient = FinishGradients();
+  static_cast<void>(life_.Keep(gradient.status()));
+  return gradient;
+}
+
+Result<GradientNorm::Value> Session::FinishGradients() {
+  if (gradient_) return *gradient_;
+  Doing("waits for the gradients of the step");
+  PENSTOCK_ASSIGN(gradient_, states_.FinishGradients());
+  gradients_at_ = std::chrono::steady_clock::now();
+  return *gradient_;
+}
+
+Result<StepOutcome> Session::Finish(uint64_t step, const StepNote& note, StepEnd end) {
+  PENSTOCK_TRY(CheckOpen(step));
+  PENSTOCK_TRY(CheckComplete());
+  Result<StepOutcome> outcome = FinishOpen(note, std::move(end));
   // A step without a loss is over and changed nothing.
   if (!life_.Keep(outcome.status()).ok()) life_.DropStep();
   EndStep();
@@ -248,16 +284,14 @@ std::optional<Session::ReportedLoss> Session::TakeLoss() {
 }
 
 /// The device has done all work when the gradients are there: a loss that the stream reports is in.
-Result<StepOutcome> Session::FinishOpen(const StepNote& note) {
+Result<StepOutcome> Session::FinishOpen(const StepNote& note, StepEnd end) {
   const bool alone = layout().world_size == 1;
-  if (!alone) engine_.SetNote(note);
-  Doing("waits for the gradients of the step");
-  const Result<GradientNorm::Value> gradient = engine_.FinishGradients();
-  const auto gradients_at = std::chrono::steady_clock::now();
+  if (!alone) states_.SetNote(note);
+  const Result<GradientNorm::Value> gradient = FinishGradients();
   const std::optional<ReportedLoss> loss = TakeLoss();
   PENSTOCK_TRY(gradient.status());
   if (reports_loss_ && !loss) {
-    PENSTOCK_TRY(engine_.SkipStep());
+    PENSTOCK_TRY(states_.SkipStep());
     return MakeError(
         ErrorCode::kInvalidArgument, "step {} was finished before its loss was reported; {}",
         state().step + 1,
@@ -265,29 +299,38 @@ Result<StepOutcome> Session::FinishOpen(const StepNote& note) {
             ? "report it from the compute stream, or before the step is finished"
             : "with several ranks, report the losses of the micro-batches by Step::ReportLosses");
   }
-  const Result<StepDecision> decision = life_.Decide(*gradient);
+  const Result<StepDecision> decision = life_.Decide(*gradient, end.scalars);
   const bool skip = !decision.ok() || decision->skip;
-  PENSTOCK_TRY(skip ? engine_.SkipStep() : engine_.UpdateStep(decision->grad_scale));
+  PENSTOCK_TRY(skip ? states_.SkipStep() : UpdateStep(decision->grad_scale, std::move(end.groups)));
   PENSTOCK_TRY(decision.status());
-  if (const std::optional<StepOrder> order = life_.EndStep(*decision)) engine_.SetOrder(*order);
-  const std::span<const StepNote> notes = alone ? std::span(&note, 1) : engine_.notes();
+  if (const std::optional<StepOrder> order = life_.EndStep(*decision)) states_.SetOrder(*order);
+  const std::span<const StepNote> notes = alone ? std::span(&note, 1) : states_.notes();
   return StepOutcome{.step = state().step,
                      .lr = lr_,
                      .grad_norm = decision->grad_norm,
                      .loss_scale = life_.next_scale(),
                      .skipped = skip,
                      .notes = {notes.begin(), notes.end()},
-                     .loss_at = loss ? loss->at : gradients_at,
-                     .gradients_at = gradients_at};
+                     .loss_at = loss ? loss->at : gradients_at_,
+                     .gradients_at = gradients_at_};
+}
+
+/// The learning rate of the step is that of the first group.
+Status Session::UpdateStep(double grad_scale, std::vector<GroupSpec> groups) {
+  if (!groups.empty()) {
+    lr_ = groups.front().lr.value_or(lr_);
+    states_.SetGroups(std::move(groups), lr_);
+  }
+  return states_.UpdateStep(grad_scale);
 }
 
 Status Session::Drop(uint64_t step) {
   PENSTOCK_TRY(CheckOpen(step));
   for (const ModuleId module : offload::Ids<ModuleId>(modules_.size())) {
-    for (; Of(module).held > 0; --Of(module).held) engine_.Release(module);
+    for (; Of(module).held > 0; --Of(module).held) device().Release(module);
   }
   static_cast<void>(TakeLoss());
-  Status dropped = engine_.DropStep();
+  Status dropped = gradient_ ? states_.SkipStep() : states_.DropStep();
   life_.Fail(dropped);
   life_.DropStep();
   EndStep();
@@ -295,6 +338,7 @@ Status Session::Drop(uint64_t step) {
 }
 
 void Session::EndStep() {
+  gradient_.reset();
   for (Module& module : modules_) module = {};
 }
 

@@ -14,6 +14,10 @@
 // What counts, what is skipped, when the training ends and when a commit may be made is decided by
 // zero/step_life.h.
 //
+// A caller that computes by itself (front/training.h) has a session on the states alone. It brings
+// weights and gives gradients by itself, tells the step (Step::CountUse, AnnounceGradient), and
+// says the scalars of each update (StepEnd).
+//
 // Misuse is a Status with code kInvalidArgument and a line that says what to do; the step stays
 // open, and the caller may try again, but for a step without a loss, which is then over. A Step
 // that is destroyed before it is finished is dropped, and changes nothing. Only updates that have
@@ -32,9 +36,11 @@
 #include <string_view>
 #include <vector>
 
+#include "base/check.h"
 #include "base/mutex.h"
 #include "base/result.h"
 #include "zero/engine.h"
+#include "zero/gradient_norm.h"
 #include "zero/step.h"
 #include "zero/step_life.h"
 
@@ -51,18 +57,28 @@ class Session {
   /// Makes a session on an engine that outlives it, of the model and with the configuration of the
   /// engine.
   explicit Session(Engine& engine, bool reports_loss = true);
+  /// Makes a session without a device, on states that outlive it, whose updates begin when a step
+  /// ends.
+  Session(StatePort& states, const LifeRules& rules) : Session(states, nullptr, rules) {}
   /// Drops an open step and waits for a commit that was begun.
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // One of these three comes before the first step.
+  // One of these four comes before the first step.
   /// Makes new weights from `source`, and the initial moments of the optimizer.
   Status Initialize(const TensorSource& source);
   /// Fills every tile by `fill`, several at a time, and takes the counts of `state`.
   Status Fill(const TileFill& fill, const TrainState& state);
+  /// Fills the tiles of one module, each of which is filled once. Errors: kInvalidArgument if it
+  /// was filled already; else they end the training.
+  Status FillModule(ModuleId module, const TileFill& fill);
+  Status CheckUnfilled(ModuleId module) const;
   /// Continues from the commit in EngineOptions::adopt.
   Result<TrainState> Adopt();
+
+  /// See StepLife::BeginAt.
+  Status BeginAt(uint64_t step, uint64_t optimizer_steps);
 
   /// Begins a step of so many micro-batches of each rank; none: of as many as
   /// gradient_accumulation_steps says, which is the most. Errors: kInvalidArgument for another
@@ -75,7 +91,7 @@ class Session {
   /// if the last step was not skipped, or was repeated already.
   Result<Step> RepeatStep();
   /// Says that the step that begins next is the last: nothing is read ahead for another.
-  void ExpectLastStep() { engine_.ExpectLastStep(); }
+  void ExpectLastStep() { states_.ExpectLastStep(); }
   /// Counts steps up to `last` without computing them, between two steps: nothing but the number of
   /// the next step changes, and what is skipped in a row is what it was. Errors: kInvalidArgument
   /// within a step, before the state was filled, or if `last` was counted already.
@@ -83,17 +99,22 @@ class Session {
   /// See StepLife::CheckStreaks and SkipsToTheEnd.
   Status CheckSkips() const { return life_.CheckStreaks(); }
   uint64_t SkipsToTheEnd() const { return life_.SkipsToTheEnd(); }
-  Status Drain() { return engine_.Drain(); }
+  Status Drain() { return states_.Drain(); }
+  /// Ends the training for a failure of what the caller does beside the session; see
+  /// StepLife::Fail and Keep.
+  void Fail(Status status) { life_.Fail(std::move(status)); }
+  Status Keep(Status status) { return life_.Keep(std::move(status)); }
 
-  /// Begins to commit the state between two steps; see Engine::BeginCommit. The next step may be
-  /// computed meanwhile, and is finished after FinishCommit. Errors: kInvalidArgument within a
-  /// step, before the state was filled or before the last commit is finished; kNumeric while the
-  /// newest commit is doubtful, because this one would take the place of the last good one; the
-  /// failure that ended the training.
+  /// Begins to commit the state as the last step left it; see StatePort::BeginCommit. The next step
+  /// may be computed meanwhile, and is finished after FinishCommit. Errors: kInvalidArgument within
+  /// a step (but for LifeRules::commits_within_steps), before the state was filled or before the
+  /// last commit is finished; kNumeric while the newest commit is doubtful, because this one would
+  /// take the place of the last good one; the failure that ended the training.
   Status BeginCommit(
       std::string run_json, std::function<Status()> first = [] { return Status(); });
-  /// Waits for the commit that was begun, if any.
-  Status FinishCommit();
+  /// Waits for the commit that was begun, if any. `stands`, if it is given, says at last whether
+  /// the commit counts.
+  Status FinishCommit(const std::function<Status()>& stands = {});
   /// Begins a commit and waits for it.
   Status Commit(std::string run_json);
   /// Whether losses speak against the weights of the newest commit.
@@ -106,27 +127,35 @@ class Session {
   Result<std::optional<uint64_t>> TakeBackDoubtfulCommit();
   /// Returns the step of the newest commit, if there is one.
   std::optional<uint64_t> committed_step() const { return life_.commits().newest(); }
-  /// Checks that this commit can be read; see Engine::CheckCommit. Errors: kInvalidArgument while
-  /// another commit is being made.
+  /// Checks that this commit can be read; see StatePort::CheckCommit. Errors: kInvalidArgument
+  /// while another commit is being made.
   Status CheckCommit() const;
 
+  const StepLife& life() const { return life_; }
+  /// Whether the open step has to report its loss, and has not.
+  bool awaits_loss() EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return reports_loss_ && reporting_ != 0 && !loss_;
+  }
+  /// Returns the norm of the open step's gradient, once it is known; see Step::Norm.
+  const std::optional<GradientNorm::Value>& gradient() const { return gradient_; }
   /// Returns the counts so far.
   const offload::CommitHead& state() const { return life_.counts(); }
   /// See StepLife::proven, untried and late_uses.
   bool proven() const { return life_.proven(); }
   bool untried() const { return life_.untried(); }
   uint64_t late_uses() const { return life_.late_uses(); }
-  const offload::ShardLayout& layout() const { return engine_.layout(); }
-  /// Returns the figures by tensor of the last step that was finished; see Engine::figures.
-  const StepFigures& figures() const { return engine_.figures(); }
-  const ModelSpec& model() const { return engine_.options().model; }
-  device::Stream& compute_stream() { return engine_.compute_stream(); }
-  EngineCounters counters() const { return engine_.counters(); }
-  Bytes host_peak() const { return engine_.host_peak(); }
-  const std::string& aio_engine() const { return engine_.aio_engine(); }
-  const std::vector<std::string>& state_paths() const { return engine_.state_paths(); }
-  const std::string& state_uuid() const { return engine_.state_uuid(); }
-  const std::vector<std::string>& notices() const { return engine_.notices(); }
+  const offload::ShardLayout& layout() const { return states_.layout(); }
+  /// Returns the figures by tensor of the last step that was finished; see StatePort::figures.
+  const StepFigures& figures() const { return states_.figures(); }
+  const ModelSpec& model() const { return states_.options().model; }
+  device::Stream& compute_stream() { return device().compute_stream(); }
+  EngineCounters counters() const { return states_.counters(); }
+  Bytes host_peak() const { return states_.host_peak(); }
+  const std::string& aio_engine() const { return states_.aio_engine(); }
+  const std::vector<std::string>& state_paths() const { return states_.state_paths(); }
+  const std::string& state_uuid() const { return states_.state_uuid(); }
+  const std::vector<std::string>& notices() const { return states_.notices(); }
 
  private:
   friend class Step;
@@ -151,7 +180,12 @@ class Session {
     std::string computes;
   };
 
-  Status BeginEngine(uint64_t number);
+  Session(StatePort& states, DevicePort* device, const LifeRules& rules);
+  DevicePort& device() const {
+    PENSTOCK_CHECK(device_ != nullptr, "the session has no device; its caller computes");
+    return *device_;
+  }
+  Status BeginStates(uint64_t number);
   Step Opened() { return Step(*this, life_.steps_begun()); }
   Status CheckEmpty() const;
   Status Filled(Status status);
@@ -172,22 +206,28 @@ class Session {
   void Release(uint64_t step, ModuleId module);
   void Reduced(ModuleId module);
   void ReportLoss(uint64_t step, double loss) EXCLUDES(mutex_);
-  Result<StepOutcome> Finish(uint64_t step, const StepNote& note);
-  Result<StepOutcome> FinishOpen(const StepNote& note);
+  Result<GradientNorm::Value> Norm(uint64_t step);
+  Result<GradientNorm::Value> FinishGradients();
+  Result<StepOutcome> Finish(uint64_t step, const StepNote& note, StepEnd end);
+  Result<StepOutcome> FinishOpen(const StepNote& note, StepEnd end);
+  Status UpdateStep(double grad_scale, std::vector<GroupSpec> groups);
   std::optional<ReportedLoss> TakeLoss() EXCLUDES(mutex_);
   Status Drop(uint64_t step);
   void EndStep();
 
   std::unique_ptr<Engine> owned_;
-  Engine& engine_;
-  const config::Config& config_;  ///< of the engine
+  StatePort& states_;
+  DevicePort* const device_;      ///< none: the caller computes
+  const config::Config& config_;  ///< of the states
   const bool reports_loss_;
-  const std::function<void(std::string_view)>& doing_;  ///< of the engine
+  const std::function<void(std::string_view)>& doing_;  ///< of the states
   StepLife life_;
   std::vector<Module> modules_;
-  std::vector<Deeds> deeds_;    ///< by module; none if nobody asks
-  double lr_ = 0;               ///< of the step that was begun last
-  uint64_t micro_batches_ = 0;  ///< of that step and one rank
+  std::vector<Deeds> deeds_;                            ///< by module; none if nobody asks
+  double lr_ = 0;                                       ///< of the step that was begun last
+  uint64_t micro_batches_ = 0;                          ///< of that step and one rank
+  std::optional<GradientNorm::Value> gradient_;         ///< of the open step, once all is there
+  std::chrono::steady_clock::time_point gradients_at_;  ///< when it was
   Mutex mutex_;
   uint64_t reporting_ GUARDED_BY(mutex_) = 0;  ///< the step whose loss is awaited; 0: none
   std::optional<ReportedLoss> loss_ GUARDED_BY(mutex_);

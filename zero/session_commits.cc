@@ -6,13 +6,14 @@ namespace penstock::zero {
 Status Session::BeginCommit(std::string run_json, std::function<Status()> first) {
   PENSTOCK_TRY(life_.CheckCommit());
   const TrainState state{life_.BeginCommit(), std::move(run_json)};
-  engine_.BeginCommit(state, std::move(first));
+  states_.BeginCommit(state, std::move(first));
   return {};
 }
 
-Status Session::FinishCommit() {
+Status Session::FinishCommit(const std::function<Status()>& stands) {
   if (!life_.commits().pending()) return {};
-  Status made = engine_.FinishCommit();
+  Status made = states_.FinishCommit();
+  if (made.ok() && stands) made = stands();
   life_.EndCommit(made);
   return made;
 }
@@ -23,7 +24,7 @@ Status Session::Commit(std::string run_json) {
 }
 
 Status Session::CheckCommit() const {
-  if (!life_.commits().pending()) return engine_.CheckCommit();
+  if (!life_.commits().pending()) return states_.CheckCommit();
   return MakeError(ErrorCode::kInvalidArgument,
                    "a commit was looked at while another one is being made; finish that first");
 }
@@ -34,8 +35,8 @@ Result<std::optional<uint64_t>> Session::TakeBackDoubtfulCommit() {
   // With one slot there is none before: the first update gives a commit up.
   if (!life_.retractable()) return std::optional<uint64_t>();
   const std::optional<uint64_t> step = life_.commits().newest();
-  PENSTOCK_TRY(engine_.TakeBackCommit());
-  const Status before = engine_.CheckCommit();
+  PENSTOCK_TRY(states_.TakeBackCommit());
+  const Status before = states_.CheckCommit();
   life_.Retract(before.ok() || before.error().code != ErrorCode::kNotFound);
   return step;
 }

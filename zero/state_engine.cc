@@ -8,6 +8,7 @@
 #include "base/thread.h"
 #include "offload/tile_spread.h"
 #include "zero/lr_schedule.h"
+#include "zero/schedule_builder.h"
 #include "zero/start_team.h"
 #include "zero/step_decision.h"
 
@@ -29,16 +30,21 @@ StateEngine::StateEngine(const EngineOptions& options, const offload::ShardLayou
 
 Result<std::unique_ptr<StateEngine>> StateEngine::Create(const EngineOptions& options,
                                                          const offload::ShardLayout& layout,
-                                                         const offload::Schedule& schedule,
                                                          const MemoryPlan& plan,
                                                          const ComputeDevice& device) {
   std::unique_ptr<StateEngine> engine(new StateEngine(options, layout));
-  PENSTOCK_TRY(engine->Build(schedule, plan, device));
+  PENSTOCK_TRY(engine->Build(plan, device));
   return engine;
 }
 
-Status StateEngine::Build(const offload::Schedule& schedule, const MemoryPlan& plan,
-                          const ComputeDevice& device) {
+std::unique_ptr<offload::Schedule> StateEngine::PlanSchedule(const ModelSpec& model) const {
+  return std::make_unique<offload::Schedule>(
+      BuildSchedule(model, layout_, shared_slots_, StartOfUpdates(options_.config)));
+}
+
+Status StateEngine::Build(const MemoryPlan& plan, const ComputeDevice& device) {
+  shared_slots_ = plan.shared_slots;
+  schedule_ = PlanSchedule(options_.model);
   const HostBytes need = HostNeed(layout_, options_.config, plan.store);
   const std::pair<MemoryClass, Bytes> charges[] = {
       {MemoryClass::kParameters, need.parameters},
@@ -56,7 +62,7 @@ Status StateEngine::Build(const offload::Schedule& schedule, const MemoryPlan& p
   PENSTOCK_ASSIGN(verifier_, io_.CreateVerifier(options_, layout_));
   offload::TileStoreOptions of_store = plan.store;
   of_store.hash_threads = std::max(1, io_.threads.counts.optimizer);
-  store_ = std::make_unique<offload::TileStore>(layout_, schedule, of_store, *slab_, *io_.file);
+  store_ = std::make_unique<offload::TileStore>(layout_, *schedule_, of_store, *slab_, *io_.file);
   // Commits alone write what is at home on the host: pinning all of it would take longer than they.
   const bool all = options_.config.aio.registered_buffers == aio::Registration::kOn;
   PENSTOCK_TRY(io_.RegisterMemory(all ? store_->state_memory() : store_->block_memory(),
@@ -139,6 +145,21 @@ Result<TrainState> StateEngine::Adopt() {
   return StateOf(*io_.adopted);
 }
 
+void StateEngine::SetOrder(const StepOrder& order) {
+  ModelSpec model = options_.model;
+  model.step = order.uses;
+  model.gradients = order.gradients;
+  std::unique_ptr<offload::Schedule> schedule = PlanSchedule(model);
+  store_->SetSchedule(*schedule);
+  schedule_ = std::move(schedule);
+}
+
+void StateEngine::SetGroups(std::vector<GroupSpec> groups, double lr) {
+  PENSTOCK_CHECK(!with_gradients_);
+  groups_ = std::move(groups);
+  lr_ = lr;
+}
+
 UpdateScalars StateEngine::ScalarsOfStep(double grad_scale) const {
   return {groups_,
           options_.config.optimizer,
@@ -152,6 +173,7 @@ UpdateScalars StateEngine::ScalarsOfStep(double grad_scale) const {
 Status StateEngine::BeginStep(double lr, uint64_t t) {
   lr_ = lr;
   t_ = t;
+  arrived_ = 0;
   if (with_gradients_) driver_->SetScalars(version_, ScalarsOfStep(1));
   return PrepareUpdates();
 }
@@ -169,6 +191,32 @@ Status StateEngine::PrepareUpdates() {
   return {};
 }
 
+Result<std::vector<HostGradient>> StateEngine::BeginHostGradients(ModuleId module) {
+  if (layout_.world_size > 1) {
+    return MakeError(ErrorCode::kUnavailable,
+                     "gradients on the host are those of one rank, and there are {}; give them to "
+                     "the device, where the ranks add theirs",
+                     layout_.world_size);
+  }
+  std::vector<HostGradient> gradients;
+  for (const TileId tile : layout_.TrainedTilesOf(module)) {
+    gradients.push_back({.tile = tile, .values = Gradient(tile)});
+  }
+  return gradients;
+}
+
+Status StateEngine::EndHostGradients(ModuleId module) {
+  PENSTOCK_TRY(PrepareUpdates());
+  GradientsArrived(layout_.TrainedTilesOf(module));
+  return {};
+}
+
+Result<GradientNorm::Value> StateEngine::FinishGradients() {
+  const GradientNorm::Blocks blocks = WaitForBlocks();
+  figures_of_step_ = Figures();
+  return GradientNorm::NormOf(blocks);
+}
+
 GradientNorm::Blocks StateEngine::WaitForBlocks() {
   PENSTOCK_CHECK(!commit_, "a step ended before the commit was finished");
   const TraceSpan span(trace_, waits_, "gradient norm");
@@ -184,9 +232,9 @@ StepFigures StateEngine::Figures() {
   return figures;
 }
 
-Status StateEngine::DropGradients(size_t tiles) {
+Status StateEngine::DropStep() {
   const bool updating = driver_->StopUpdates();
-  norm_.Discard(tiles);
+  norm_.Discard(arrived_);
   driver_->EndStep();
   if (!updating) return {};
   return MakeError(ErrorCode::kUnavailable,
@@ -202,7 +250,14 @@ Result<std::span<const kernels::TrustSums>> StateEngine::SumForTrust(double grad
   return trust_->all();
 }
 
-Status StateEngine::UpdateStep(double grad_scale, std::vector<kernels::TrustSums> trust) {
+Status StateEngine::UpdateStep(double grad_scale) {
+  if (!takes_two_passes()) return Update(grad_scale);
+  PENSTOCK_ASSIGN(const std::span<const kernels::TrustSums> sums, SumForTrust(grad_scale));
+  const kernels::TrustSums* const mine[] = {sums.data()};
+  return Update(grad_scale, trust_->ByTensor(mine));
+}
+
+Status StateEngine::Update(double grad_scale, std::vector<kernels::TrustSums> trust) {
   PENSTOCK_TRY(store_->PrepareUpdates());
   if (with_gradients_) {
     driver_->AllowUpdates();

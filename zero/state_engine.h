@@ -5,10 +5,15 @@
 // (zero/offload_engine.h) or from the caller; weights leave through the tile store. Both are in the
 // slab, which the owner may register with its device.
 //
-// Owns slab, state, I/O engines, tile store and optimizer threads. Threads: AllowUpdates and
-// GradientsArrived from any thread, all else from one.
+// By itself it is the port of states of one rank. Whoever brings the weights sets the time of the
+// store (offload::TileStore::SetTime). The engine of several ranks has its own FinishGradients and
+// UpdateStep, of the parts of these.
+//
+// Owns slab, state, I/O engines, tile store, schedule and optimizer threads. Threads: AllowUpdates
+// and GradientsArrived from any thread, all else from one.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -17,27 +22,26 @@
 #include <vector>
 
 #include "offload/commit_verifier.h"
+#include "offload/schedule.h"
 #include "offload/slab.h"
 #include "offload/tile_store.h"
-#include "zero/caller_states.h"
-#include "zero/engine.h"
 #include "zero/gradient_norm.h"
 #include "zero/memory_plan.h"
 #include "zero/optimizer_driver.h"
 #include "zero/pending_commit.h"
 #include "zero/state_io.h"
+#include "zero/state_port.h"
 #include "zero/tensor_figures.h"
 #include "zero/trust_sums.h"
 
 namespace penstock::zero {
 
-class StateEngine : public CallerStates {
+class StateEngine : public StatePort {
  public:
-  /// `device` computes the model. Options, layout and schedule outlive the engine. Errors: kBudget;
-  /// of the state and the I/O engines.
+  /// `device` computes the model. Options and layout outlive the engine. Errors: kBudget; of the
+  /// state and the I/O engines.
   static Result<std::unique_ptr<StateEngine>> Create(const EngineOptions& options,
                                                      const offload::ShardLayout& layout,
-                                                     const offload::Schedule& schedule,
                                                      const MemoryPlan& plan,
                                                      const ComputeDevice& device);
   /// Ends a commit that was begun.
@@ -45,31 +49,50 @@ class StateEngine : public CallerStates {
   StateEngine(const StateEngine&) = delete;
   StateEngine& operator=(const StateEngine&) = delete;
 
-  // See zero/engine.h.
+  // See zero/state_port.h.
   Status FillTiles(const TileFill& fill) override;
   /// Several threads may each fill tiles.
   Status FillTile(offload::TileId tile, const TileFill& fill) override;
   Status EndFill() override;
   Result<TrainState> Adopt() override;
-  void SetSchedule(const offload::Schedule& schedule) { store_->SetSchedule(schedule); }
-  void ExpectLastStep() { store_->EndAfterThisStep(); }
+  const EngineOptions& options() const override { return options_; }
+  const offload::ShardLayout& layout() const override { return layout_; }
+  /// Replaces schedule().
+  void SetOrder(const StepOrder& order) override;
+  void ExpectLastStep() override { store_->EndAfterThisStep(); }
   Status BeginStep(double lr, uint64_t t) override;
-  void SetGroups(std::vector<GroupSpec> groups) override { groups_ = std::move(groups); }
-  void AllowUpdates() { driver_->AllowUpdates(); }
-  /// `trust`: of each tensor, over all ranks, where updates take two passes (SumForTrust).
-  Status UpdateStep(double grad_scale, std::vector<kernels::TrustSums> trust = {});
+  void SetGroups(std::vector<GroupSpec> groups, double lr) override;
+  Result<std::vector<HostGradient>> BeginHostGradients(ModuleId module) override;
+  Status EndHostGradients(ModuleId module) override;
+  void AllowUpdates() override { driver_->AllowUpdates(); }
+  Result<GradientNorm::Value> FinishGradients() override;
+  const StepFigures& figures() const override { return figures_of_step_; }
+  Status UpdateStep(double grad_scale) override;
   Status SkipStep() override;
+  /// Waits for the gradients that have arrived, and drops them.
+  Status DropStep() override;
   Status Drain() override { return store_->Drain(); }
   void BeginCommit(const TrainState& state, std::function<Status()> first) override;
   Status FinishCommit() override;
-  Status TakeBackCommit() { return io_.file->TakeBack(); }
-  Status CheckCommit() const { return io_.file->CheckCommit(); }
+  Status TakeBackCommit() override { return io_.file->TakeBack(); }
+  Status CheckCommit() const override { return io_.file->CheckCommit(); }
+  Status ReadTile(offload::TileId tile, const TileReader& read) override {
+    return store_->ReadTile(tile, read);
+  }
   EngineCounters counters() const override;
+  Bytes host_peak() const override { return ledger_.peak(Tier::kHost); }
+  const std::string& aio_engine() const override { return io_.engine_name(); }
+  const std::vector<std::string>& state_paths() const override { return io_.paths; }
+  const std::string& state_uuid() const override { return io_.uuid; }
+  const std::vector<std::string>& notices() const override { return io_.notices; }
 
+  const StateIo& io() const { return io_; }
   /// The weights, for whoever brings them to the device.
   offload::TileStore& store() { return *store_; }
+  /// What the next steps are planned for.
+  const offload::Schedule& schedule() const { return *schedule_; }
   /// Returns all of the slab.
-  std::span<std::byte> memory() override { return slab_->bytes(); }
+  std::span<std::byte> memory() { return slab_->bytes(); }
   /// Returns the parts of the slab that copies to and from a device touch: weights and gradients,
   /// and no optimizer states. A copy touches one of them only.
   std::vector<std::span<std::byte>> copied_memory() const;
@@ -84,6 +107,7 @@ class StateEngine : public CallerStates {
   /// Says that the gradients of trained tiles are in their places. May be called from any thread;
   /// short.
   void GradientsArrived(offload::IdRange<offload::TileId> tiles) {
+    arrived_ += tiles.size();
     driver_->GradientsArrived(tiles);
   }
   /// Returns the figures of the gradients that were waited for, and of the update before the step,
@@ -91,24 +115,14 @@ class StateEngine : public CallerStates {
   StepFigures Figures();
   /// Waits for the gradients of all tiles, and returns their block sums.
   GradientNorm::Blocks WaitForBlocks();
-  /// The same for a rank that has all tiles.
-  GradientNorm::Value WaitForNorm() { return GradientNorm::NormOf(WaitForBlocks()); }
   /// Where updates take two passes: makes the first one over all tiles. Returns the sums that it
   /// leaves, of which trust().ByTensor makes those of tensors. Errors: of reads.
   Result<std::span<const kernels::TrustSums>> SumForTrust(double grad_scale);
   const TrustBlocks& trust() const { return *trust_; }
   bool takes_two_passes() const { return trust_.has_value(); }
-  /// Replaces both if only so many tiles were or will be given to GradientsArrived: waits
-  /// for those and drops them. Errors: kUnavailable if some were updated already.
-  Status DropGradients(size_t tiles) override;
-  Status ReadTile(offload::TileId tile,
-                  const std::function<Status(std::span<const std::byte> weight,
-                                             std::span<const std::byte> record)>& read) override {
-    return store_->ReadTile(tile, read);
-  }
-
-  const StateIo& io() const override { return io_; }
-  Bytes host_peak() const override { return ledger_.peak(Tier::kHost); }
+  /// UpdateStep without the first pass. `trust`: of each tensor, over all ranks, where there was
+  /// one.
+  Status Update(double grad_scale, std::vector<kernels::TrustSums> trust = {});
 
  private:
   /// An update whose weights a commit would name.
@@ -117,8 +131,8 @@ class StateEngine : public CallerStates {
     double lr = 0;
   };
   StateEngine(const EngineOptions& options, const offload::ShardLayout& layout);
-  Status Build(const offload::Schedule& schedule, const MemoryPlan& plan,
-               const ComputeDevice& device);
+  Status Build(const MemoryPlan& plan, const ComputeDevice& device);
+  std::unique_ptr<offload::Schedule> PlanSchedule(const ModelSpec& model) const;
   void AddTierNotice(const offload::TileStoreOptions& store);
   UpdateScalars ScalarsOfStep(double grad_scale) const;
   /// Looks at the weights after step `step`, once their update has ended. Errors: kNumeric if they
@@ -147,8 +161,12 @@ class StateEngine : public CallerStates {
   double lr_ = 0;                         ///< of this step
   uint64_t t_ = 0;
   double lr_of_update_ = 0;                ///< of the last one
+  std::atomic<size_t> arrived_ = 0;        ///< gradients of tiles in this step
+  StepFigures figures_of_step_;            ///< as FinishGradients found them
   std::unique_ptr<PendingCommit> commit_;  ///< begun, and not finished
   uint64_t evictions_before_ = 0;          ///< by initialisation
+  uint32_t shared_slots_ = 0;
+  std::unique_ptr<offload::Schedule> schedule_;
   // The driver ends before the store that it takes tiles from.
   std::unique_ptr<offload::TileStore> store_;
   std::unique_ptr<OptimizerDriver> driver_;

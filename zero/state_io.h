@@ -13,7 +13,7 @@
 #include "offload/commit_verifier.h"
 #include "offload/slab.h"
 #include "offload/state_file.h"
-#include "zero/engine.h"
+#include "zero/state_port.h"
 #include "zero/thread_plan.h"
 
 namespace penstock::zero {

@@ -43,19 +43,31 @@ double Step::loss_scale() const { return session_->life_.scale_of_step(); }
 device::Stream& Step::compute_stream() { return session_->compute_stream(); }
 Result<Use> Step::Acquire(ModuleId module) { return session_->Acquire(id_, module); }
 
+Status Step::CountUse(ModuleId module) {
+  PENSTOCK_TRY(session_->CheckModule(id_, module));
+  session_->life_.Use(module);
+  return {};
+}
+
+Status Step::AnnounceGradient(ModuleId module) {
+  PENSTOCK_TRY(session_->CheckGradient(id_, module));
+  session_->Reduced(module);
+  return {};
+}
+
 Result<float*> Step::Gradients(ModuleId module) {
   PENSTOCK_TRY(session_->CheckGradient(id_, module));
-  return session_->engine_.Gradients(module);
+  return session_->device().Gradients(module);
 }
 
 Status Step::AddGradients(ModuleId module) {
   PENSTOCK_TRY(session_->CheckGradient(id_, module));
-  return session_->engine_.AddGradients(module);
+  return session_->device().AddGradients(module);
 }
 
 Status Step::ReduceGradients(ModuleId module) {
   PENSTOCK_TRY(session_->CheckUsed(id_, module));
-  PENSTOCK_TRY(session_->engine_.ReduceGradients(module));
+  PENSTOCK_TRY(session_->device().ReduceGradients(module));
   session_->Reduced(module);
   return {};
 }
@@ -63,7 +75,7 @@ Status Step::ReduceGradients(ModuleId module) {
 Result<std::vector<HostGradient>> Step::BeginHostGradients(ModuleId module) {
   PENSTOCK_TRY(session_->CheckUsed(id_, module));
   PENSTOCK_ASSIGN(std::vector<HostGradient> gradients,
-                  session_->engine_.BeginHostGradients(module));
+                  session_->states_.BeginHostGradients(module));
   session_->Of(module).on_host = true;
   return gradients;
 }
@@ -76,7 +88,7 @@ Status Step::EndHostGradients(ModuleId module) {
                      "BeginHostGradients where to write it first",
                      session_->NameOf(module));
   }
-  PENSTOCK_TRY(session_->engine_.EndHostGradients(module));
+  PENSTOCK_TRY(session_->states_.EndHostGradients(module));
   session_->Reduced(module);
   return {};
 }
@@ -84,7 +96,7 @@ Status Step::EndHostGradients(ModuleId module) {
 Result<double*> Step::Losses(uint64_t micro_batches) {
   PENSTOCK_TRY(session_->CheckOpen(id_));
   const uint64_t begun_with = session_->micro_batches_;
-  if (micro_batches == begun_with) return session_->engine_.Losses(micro_batches);
+  if (micro_batches == begun_with) return session_->device().Losses(micro_batches);
   return MakeError(ErrorCode::kInvalidArgument,
                    "losses of {} micro-batches were asked for, and the step was begun with {}; "
                    "compute as many as that, or begin it with another number",
@@ -93,8 +105,8 @@ Result<double*> Step::Losses(uint64_t micro_batches) {
 
 Status Step::ReportLosses(uint64_t tokens, std::function<void(double)> reported) {
   PENSTOCK_TRY(session_->CheckOpen(id_));
-  session_->engine_.ShareLosses([session = session_, step = id_, tokens,
-                                 reported = std::move(reported)](std::span<const double> losses) {
+  session_->device().ShareLosses([session = session_, step = id_, tokens,
+                                  reported = std::move(reported)](std::span<const double> losses) {
     double sum = 0;
     for (const double loss : losses) sum += loss;
     const double mean = sum / static_cast<double>(tokens);
@@ -113,7 +125,12 @@ std::function<void(double)> Step::LossReporter() {
   };
 }
 
-Result<StepOutcome> Step::Finish(const StepNote& note) { return session_->Finish(id_, note); }
+Result<GradientNorm::Value> Step::Norm() { return session_->Norm(id_); }
+
+Result<StepOutcome> Step::Finish(const StepNote& note, StepEnd end) {
+  return session_->Finish(id_, note, std::move(end));
+}
+
 Status Step::Drop() { return session_->Drop(id_); }
 
 }  // namespace penstock::zero

@@ -11,8 +11,10 @@
 #include "base/result.h"
 #include "device/device.h"
 #include "offload/layout.h"
-#include "zero/engine.h"
+#include "zero/gradient_norm.h"
 #include "zero/model.h"
+#include "zero/state_port.h"
+#include "zero/step_life.h"
 #include "zero/step_note.h"
 
 namespace penstock::zero {
@@ -28,6 +30,12 @@ struct StepOutcome {
   std::vector<StepNote> notes;                         ///< of all ranks
   std::chrono::steady_clock::time_point loss_at;       ///< when it was reported, if it was
   std::chrono::steady_clock::time_point gradients_at;  ///< when the last of them was there
+};
+
+/// What a caller says of one step in place of the configuration.
+struct StepEnd {
+  StepScalars scalars;
+  std::vector<GroupSpec> groups;  ///< of its update; none: those of the model
 };
 
 /// The lease of a module's weights on the device. It ends with the object, or with the step.
@@ -70,6 +78,11 @@ class Step {
   /// Returns the weights of the version that the last step left. Not to be called after the
   /// module's gradient is reduced, because its update may have begun.
   Result<Use> Acquire(ModuleId module);
+  /// These replace Acquire and ReduceGradients where the caller computes by itself: it uses the
+  /// module, whose weights it brings, and whose last update it waits for before it gives a
+  /// gradient; it gives the states the module's whole gradient, by the end of the step.
+  Status CountUse(ModuleId module);
+  Status AnnounceGradient(ModuleId module);
   /// Returns where the kernels of a micro-batch add the module's fp32 gradient on the device:
   /// [ModelLayout::TrainedElements], the beginning of the flat index, as frozen elements have none.
   /// It holds zeros, or what was added in this step. Valid until AddGradients or ReduceGradients.
@@ -105,12 +118,16 @@ class Step {
   /// not run after the session has ended.
   std::function<void(double loss)> LossReporter();
 
+  /// Returns the norm of the step's gradient as it was given, with the loss scale. Every gradient
+  /// is there; none is taken afterwards. Precondition: updates begin when the step ends. Errors: as
+  /// Finish.
+  Result<GradientNorm::Value> Norm();
   /// Updates the state or skips the step, and returns as soon as the updates are under way. Every
   /// gradient must be reduced, and no lease may be left. `note` is told to all ranks. Errors:
   /// kInvalidArgument, after which the step is still open, or, if no loss was reported, over
   /// without a change; kNumeric for a gradient that is not finite and may not be skipped, which
   /// ends the training, as do errors of the engine.
-  Result<StepOutcome> Finish(const StepNote& note = {});
+  Result<StepOutcome> Finish(const StepNote& note = {}, StepEnd end = {});
   /// Ends the step without an update. Errors: kUnavailable if updates have begun with their
   /// gradients, which ends the training.
   Status Drop();

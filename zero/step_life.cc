@@ -7,6 +7,13 @@
 
 namespace penstock::zero {
 
+LifeRules LifeRules::Of(const config::Config& config, bool reports_loss) {
+  return {.step = {config.gradient_clipping, config.check_grad_overflow},
+          .loss_scaling = config.loss_scaling,
+          .reports_loss = reports_loss,
+          .two_slots = config.durable};
+}
+
 StepLife::StepLife(const ModelSpec& model, LifeRules rules, const offload::CommitHead& head)
     : rules_(std::move(rules)),
       counts_(head),
@@ -34,6 +41,8 @@ void StepLife::FillFrom(const offload::CommitHead& head) {
   FillAll();
   from_commit_ = true;
   counts_ = head;
+  if (!rules_.resumes_streaks) counts_.skipped_in_a_row = 0;
+  counts_.loss_scale.reset();
   if (!rules_.loss_scaling) return;
   if (head.loss_scale) loss_scale_.emplace(*rules_.loss_scaling, *head.loss_scale);
   counts_.loss_scale = loss_scale_->state();

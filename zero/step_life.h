@@ -2,8 +2,7 @@
 // newest, in which order a step uses the modules, and when no step may follow.
 //
 // It is told what happens, and says what may come next and what becomes of a step. It computes,
-// reads and writes nothing. Two classes act on it: zero/session.h, for models that are computed on
-// a device of ours, and front/training.h, for models that a caller computes.
+// reads and writes nothing. zero/session.h acts on it.
 //
 //   Fill of every module, or FillAll, FillFrom, Adopt     the state is there
 //   BeginStep … Use, Reduce, ForwardDone … then EndStep or DropStep
@@ -66,7 +65,11 @@ struct LifeRules {
   bool reports_loss = true;  ///< each step that ends; false: none does, and each counts as finite
   bool two_slots = true;     ///< a commit leaves the one before in place
   bool commits_within_steps = false;  ///< no update begins before its step ends
+  bool resumes_streaks = true;  ///< skipped steps before a resume count as those in a row after it
   StreakLimits limits;
+
+  /// Those of a configuration.
+  static LifeRules Of(const config::Config& config, bool reports_loss);
 };
 
 /// What a caller says of one step in place of the rules and of the engine's loss scale.

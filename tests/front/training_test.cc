@@ -122,7 +122,7 @@ TEST(TrainingTest, ACommitWithABadWriteIsTakenBackAndTheOneBeforeContinues) {
     {
       auto training = Training::Create(*std::move(plan));
       ASSERT_TRUE(training.ok()) << training.error().message;
-      paths = (*training)->engine().io().paths;
+      paths = (*training)->engine().state_paths();
       ASSERT_TRUE(FillAll(**training).ok());
       const Status failed = StepsWithCommits(**training);
       ASSERT_FALSE(failed.ok());

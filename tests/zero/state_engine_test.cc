@@ -6,7 +6,6 @@
 
 #include "tests/zero/engine_support.h"
 #include "zero/partitioner.h"
-#include "zero/schedule_builder.h"
 #include "zero/step_decision.h"
 
 namespace penstock::zero {
@@ -40,8 +39,9 @@ class StateEngineTest : public EngineTest {
   }
 
   /// Uses every tile in the order of the schedule, as a device would.
-  static void ComputeGradients(StateEngine& engine, const offload::ShardLayout& layout,
-                               const offload::Schedule& schedule, uint64_t step) {
+  static void ComputeGradients(StateEngine& engine, uint64_t step) {
+    const offload::ShardLayout& layout = engine.layout();
+    const offload::Schedule& schedule = engine.schedule();
     for (uint64_t use = 0; use < schedule.length(); ++use) {
       if (!schedule.uses[use].fetch) continue;
       engine.store().SetTime(step * schedule.length() + use);
@@ -92,23 +92,21 @@ TEST_F(StateEngineTest, WithoutADeviceItUpdatesAndCommitsTheBitsOfATrainingWithO
         const auto plan =
             PlanMemory(options.model, layout, options.config, 64_MiB, options.host_memory);
         ASSERT_TRUE(plan.ok()) << plan.error().message;
-        const offload::Schedule schedule =
-            BuildSchedule(options.model, layout, plan->shared_slots,
-                          with_gradients ? UpdateStart::kGradient : UpdateStart::kStepEnd);
-        const auto engine = StateEngine::Create(options, layout, schedule, *plan, {});
+        const auto engine = StateEngine::Create(options, layout, *plan, {});
         ASSERT_TRUE(engine.ok()) << engine.error().message;
         const TileFill fill = FillFromTensors(layout, ToyWeights, 0);
         ASSERT_TRUE((*engine)->FillTiles(fill).ok());
         for (uint64_t t = 1; t <= kUpdates; ++t) {
           ASSERT_TRUE((*engine)->BeginStep(1e-2, t).ok());
-          ASSERT_NO_FATAL_FAILURE(ComputeGradients(**engine, layout, schedule, t - 1));
+          ASSERT_NO_FATAL_FAILURE(ComputeGradients(**engine, t - 1));
           (*engine)->AllowUpdates();
           (*engine)->GradientsArrived(layout.Tiles());
-          const GradientNorm::Value gradient = (*engine)->WaitForNorm();
-          outcome.norms.push_back(gradient.norm);
+          const auto gradient = (*engine)->FinishGradients();
+          ASSERT_TRUE(gradient.ok());
+          outcome.norms.push_back(gradient->norm);
           const auto decision = DecideStep({.gradient_clipping = options.config.gradient_clipping,
                                             .skips_overflow = options.config.check_grad_overflow},
-                                           gradient, 1, true);
+                                           *gradient, 1, true);
           ASSERT_TRUE(decision.ok());
           ASSERT_TRUE((*engine)->UpdateStep(decision->grad_scale).ok());
         }
@@ -139,9 +137,7 @@ TEST_F(StateEngineTest, NoUpdateBeginsAfterACommitForWhichTheVoteFailed) {
   const offload::ShardLayout layout = MakeLayout(options.model, options.config);
   const auto plan = PlanMemory(options.model, layout, options.config, 64_MiB, options.host_memory);
   ASSERT_TRUE(plan.ok()) << plan.error().message;
-  const offload::Schedule schedule =
-      BuildSchedule(options.model, layout, plan->shared_slots, UpdateStart::kGradient);
-  const auto engine = StateEngine::Create(options, layout, schedule, *plan, {});
+  const auto engine = StateEngine::Create(options, layout, *plan, {});
   ASSERT_TRUE(engine.ok()) << engine.error().message;
   ASSERT_TRUE((*engine)->FillTiles(FillFromTensors(layout, ToyWeights, 0)).ok());
   (*engine)->BeginCommit({{.step = 0}, "{}"}, [] { return Status(); });
@@ -149,7 +145,7 @@ TEST_F(StateEngineTest, NoUpdateBeginsAfterACommitForWhichTheVoteFailed) {
   (*engine)->BeginCommit({{.step = 1}, "{}"}, [] { return Status(); });
   ended.wait();
   ASSERT_TRUE((*engine)->BeginStep(1e-2, 1).ok());
-  ASSERT_NO_FATAL_FAILURE(ComputeGradients(**engine, layout, schedule, 0));
+  ASSERT_NO_FATAL_FAILURE(ComputeGradients(**engine, 0));
   (*engine)->AllowUpdates();
   ASSERT_TRUE((*engine)->PrepareUpdates().ok());
   (*engine)->GradientsArrived(layout.Tiles());

@@ -193,7 +193,9 @@ class History {
       const Event event = events_[step];
       head.step += event == Event::kPass ? kPassed : 1;
       head.optimizer_steps += Updates(event) ? 1 : 0;
-      in_a_row = in_a_row && !Updates(event);
+      const bool counted_on =
+          rules_.resumes_streaks || step >= static_cast<size_t>(ProcessBegin(length));
+      in_a_row = in_a_row && counted_on && !Updates(event);
       head.skipped_in_a_row += in_a_row && Skips(event) ? 1 : 0;
     }
     if (rules_.loss_scaling) head.loss_scale = ScaleAt(length).state;

@@ -278,6 +278,7 @@ std::vector<Search> Searches() {
   Search of_callers{.rules = Rules(true), .events = kOfCallers};
   of_callers.rules.reports_loss = false;
   of_callers.rules.commits_within_steps = true;
+  of_callers.rules.resumes_streaks = false;
   std::vector<Search> others = {{.rules = Rules(false), .events = kOfCommits},
                                 {.rules = Rules(true), .events = kOfCommits},
                                 {.rules = Rules(true), .events = kOfSteps},
