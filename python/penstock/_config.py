@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
-from penstock._run import paths_of
+from penstock._files import paths_of
 from penstock._text_files import parse_json, read_text
 from penstock.errors import InvalidArgumentError, NotFoundError
 
