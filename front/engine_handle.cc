@@ -28,7 +28,9 @@ void CloseAll() {
   for (penstock_engine* const engine : Open().engines) {
     if (engine->process != ::getpid()) continue;
     const std::unique_lock<std::mutex> alone(engine->mutex, std::try_to_lock);
-    if (alone) engine->training.reset();
+    if (!alone) continue;
+    engine->training.reset();
+    if (engine->run != nullptr) LeaveRun(*engine->run);
   }
 }
 

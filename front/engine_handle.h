@@ -11,11 +11,13 @@
 #include <memory>
 #include <mutex>
 
+#include "front/run_handle.h"
 #include "front/training.h"
 
 /// A training, the process that made it, and the lock that lets one call at a time use it.
 struct penstock_engine {
   std::unique_ptr<penstock::front::Training> training;  ///< none: the process ends
+  std::shared_ptr<penstock::front::SharedRun> run;  ///< none: its files are the caller's to keep
   const pid_t process = ::getpid();
   std::mutex mutex;  ///< which can be tried, unlike ours
 };

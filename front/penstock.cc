@@ -3,126 +3,32 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <cstring>
-#include <exception>
 #include <memory>
 #include <mutex>
-#include <new>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "base/denormals.h"
-#include "base/message_text.h"
+#include "front/c_call.h"
 #include "front/description.h"
-#include "front/engine_handle.h"
 #include "front/reference.h"
 #include "front/training.h"
 
 namespace penstock::front {
 namespace {
 
-thread_local std::string last_error;
-
-int CodeOf(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::kInvalidArgument:
-      return PENSTOCK_INVALID_ARGUMENT;
-    case ErrorCode::kBudget:
-      return PENSTOCK_BUDGET;
-    case ErrorCode::kNotFound:
-      return PENSTOCK_NOT_FOUND;
-    case ErrorCode::kPermission:
-      return PENSTOCK_PERMISSION;
-    case ErrorCode::kOutOfSpace:
-      return PENSTOCK_OUT_OF_SPACE;
-    case ErrorCode::kOutOfMemory:
-      return PENSTOCK_OUT_OF_MEMORY;
-    case ErrorCode::kIo:
-      return PENSTOCK_IO;
-    case ErrorCode::kUnavailable:
-      return PENSTOCK_UNAVAILABLE;
-    case ErrorCode::kCorruption:
-      return PENSTOCK_CORRUPTION;
-    case ErrorCode::kNumeric:
-      return PENSTOCK_NUMERIC;
-    case ErrorCode::kCancelled:
-      return PENSTOCK_CANCELLED;
-  }
-  return PENSTOCK_INTERNAL;
-}
-
-/// Keeps a message as one line. Without memory for it, the one before stays.
-int Fail(int code, std::string_view message) {
-  try {
-    last_error = MessageLine(message);
-  } catch (const std::bad_alloc&) {
-    return code;
-  }
-  return code;
-}
-
-/// Calls `function`, which returns a Status, and turns what comes of it into a code. The bits of a
-/// training do not depend on how the caller's thread computes.
-template <typename Function>
-int Guard(Function function) {
-  const DefaultArithmetic arithmetic;
-  try {
-    const Status status = function();
-    if (status.ok()) return PENSTOCK_OK;
-    return Fail(CodeOf(status.error().code), status.error().message);
-  } catch (const std::bad_alloc&) {
-    return Fail(PENSTOCK_OUT_OF_MEMORY, "the host has no memory left");
-  } catch (const std::exception& error) {
-    return Fail(PENSTOCK_INTERNAL, error.what());
-  }
-}
-
-Status Missing(const char* what) {
-  return MakeError(ErrorCode::kInvalidArgument, "{} is NULL", what);
-}
-
-/// Calls `function` with the engine's training, one call at a time.
-template <typename Function>
-int With(penstock_engine* engine, Function function) {
-  return Guard([&]() -> Status {
-    if (engine == nullptr) return Missing("the engine");
-    if (engine->process != ::getpid()) {
-      return MakeError(ErrorCode::kUnavailable,
-                       "the engine belongs to process {}, and this is process {}, a fork of it; "
-                       "use it there, or make another one here",
-                       engine->process, ::getpid());
-    }
-    const std::lock_guard lock(engine->mutex);
-    if (engine->training == nullptr) {
-      return MakeError(ErrorCode::kUnavailable, "the engine was closed, because the process ends");
-    }
-    const std::optional<ContextScope> scope = engine->training->Enter();
-    try {
-      return function(*engine->training);
-    } catch (...) {
-      engine->training->Abandon();  // it may have stopped half way
-      throw;
-    }
-  });
-}
-
-Status GiveText(const std::string& text, char** out) {
-  if (out == nullptr) return Missing("the place of the text");
-  auto* copy = static_cast<char*>(std::malloc(text.size() + 1));
-  if (copy == nullptr) return MakeError(ErrorCode::kOutOfMemory, "the host has no memory left");
-  std::memcpy(copy, text.c_str(), text.size() + 1);
-  *out = copy;
-  return {};
-}
-
 Result<Plan> PlanOf(const char* config, const char* model, const char* options) {
   if (config == nullptr || model == nullptr || options == nullptr) {
     return Missing("a text").error();
   }
   return MakePlan(config, model, options);
+}
+
+/// Waits for a commit that was begun, and has the run name it if there is one.
+Status FinishCommit(penstock_engine& engine, Training& training) {
+  if (engine.run == nullptr) return training.FinishCommit();
+  const std::lock_guard lock(engine.run->mutex);
+  return engine.run->run->FinishCommit(training);
 }
 
 Result<DType> DTypeOf(int dtype) {
@@ -204,7 +110,7 @@ int penstock_abi(void) { return PENSTOCK_ABI; }
 
 const char* penstock_version(void) { return PENSTOCK_VERSION; }
 
-const char* penstock_error(void) { return last_error.c_str(); }
+const char* penstock_error(void) { return LastError(); }
 
 void penstock_free(char* text) { std::free(text); }
 
@@ -236,6 +142,7 @@ void penstock_close(penstock_engine* engine) {
     const std::lock_guard lock(engine->mutex);  // a call may be under way
     engine->training.reset();
   }
+  if (engine->run != nullptr) LeaveRun(*engine->run);
   delete engine;
 }
 
@@ -352,6 +259,7 @@ int penstock_end_step(penstock_engine* engine, const penstock_group* groups, uin
     }
     std::vector<GroupScalars> scalars;
     for (uint32_t i = 0; i < count; ++i) scalars.push_back(ScalarsOf(groups[i]));
+    PENSTOCK_TRY(FinishCommit(*engine, training));
     PENSTOCK_ASSIGN(const zero::StepOutcome done, training.EndStep(scalars, max_norm, loss_scale));
     *outcome = {.step = done.step,
                 .optimizer_steps = training.counts().optimizer_steps,
@@ -372,12 +280,14 @@ int penstock_drain(penstock_engine* engine) {
 int penstock_begin_commit(penstock_engine* engine, const char* json) {
   return With(engine, [&](Training& training) -> Status {
     if (json == nullptr) return Missing("the text of the commit");
-    return training.BeginCommit(json);
+    if (engine->run == nullptr) return training.BeginCommit(json);
+    const std::lock_guard lock(engine->run->mutex);
+    return engine->run->run->BeginCommit(training, json);
   });
 }
 
 int penstock_finish_commit(penstock_engine* engine) {
-  return With(engine, [](Training& training) { return training.FinishCommit(); });
+  return With(engine, [&](Training& training) { return FinishCommit(*engine, training); });
 }
 
 int penstock_take_back_commit(penstock_engine* engine, int* taken_back, uint64_t* step) {
@@ -394,6 +304,10 @@ int penstock_watch(penstock_engine* engine, const char* folder, const char* cons
                    uint32_t count) {
   return With(engine, [&](Training& training) -> Status {
     if (folder == nullptr) return Missing("the folder");
+    if (engine->run != nullptr) {
+      return MakeError(ErrorCode::kInvalidArgument,
+                       "the engine is of a run, which is watched already; leave that to it");
+    }
     std::vector<std::string> files;
     for (uint32_t i = 0; i < count; ++i) {
       if (names == nullptr || names[i] == nullptr) return Missing("a name");
@@ -416,7 +330,9 @@ int penstock_copy_commit(penstock_engine* engine, const char* const* paths, uint
 
 int penstock_continued(penstock_engine* engine, char** json) {
   return With(engine, [&](Training& training) -> Status {
-    if (training.continued()) return GiveText(*training.continued(), json);
+    const std::optional<std::string>& text =
+        engine->run == nullptr ? training.continued() : engine->run->run->continued();
+    if (text) return GiveText(*text, json);
     return MakeError(ErrorCode::kNotFound, "the engine is new and continues no commit");
   });
 }

@@ -13,6 +13,10 @@
  *     penstock_end_step(engine, groups, …)                  norm, clipping, update; returns early
  *   penstock_begin_commit(engine, json), penstock_finish_commit(engine)
  *   penstock_close(engine)
+ * A run keeps what leads to the state files of a training, so that nobody has to remember them:
+ *   penstock_open_run(options, &run)                       locks the folder; begins or resumes
+ *   penstock_create_in(run, config, model, options, &engine)   in place of penstock_create
+ *   penstock_close(engine), penstock_close_run(run)
  * If weights and gradients of the caller's are on a GPU, functions whose names end with _on take
  * the place of penstock_use, penstock_use_tensors and penstock_gradient (docs/c_api.md, "Memory of
  * a GPU").
@@ -29,9 +33,9 @@
  * Threads: any function from any thread; calls on the same engine wait for each other. None may
  * begin once penstock_close has begun. Buffers belong to the caller and are not used after the call
  * returns; those of the functions whose names end with _on are used until the copy has completed.
- * End: engines that nobody closed are closed when the process ends by exit().
- * Fork: an engine belongs to the process that made it. In a child, every call on it fails with
- * PENSTOCK_UNAVAILABLE, penstock_close included, which there frees nothing.
+ * End: engines and runs that nobody closed are closed when the process ends by exit().
+ * Fork: engines and runs belong to the process that made them. In a child, every call on one fails
+ * with PENSTOCK_UNAVAILABLE, and closing it frees nothing. A child does not keep a run locked.
  */
 #ifndef PENSTOCK_H_
 #define PENSTOCK_H_
@@ -53,6 +57,8 @@ extern "C" {
 #define PENSTOCK_ABI 5
 
 typedef struct penstock_engine penstock_engine;
+/* The folder of one training, open and locked (docs/run_format.md). */
+typedef struct penstock_run penstock_run;
 
 typedef enum penstock_code {
   PENSTOCK_OK = 0,
@@ -254,6 +260,38 @@ PENSTOCK_API int penstock_copy_commit(penstock_engine* engine, const char* const
                                       uint32_t count);
 /* Writes the text of the commit that the engine continued from; PENSTOCK_NOT_FOUND if none. */
 PENSTOCK_API int penstock_continued(penstock_engine* engine, char** json);
+
+/* Opens the run that is in a folder, or begins one there. `options`: the folder, the kind of the
+ * run, and where its state files go (docs/c_api.md, "Runs"). Without a folder the run is temporary:
+ * it has a folder of its own in the first `nvme_path`.
+ *
+ * Takes the run's lock, which `*run` holds until it is closed: PENSTOCK_UNAVAILABLE if another
+ * process, or this one, has the run open. Then removes files that an earlier process left without a
+ * commit. Runs of another kind are refused (PENSTOCK_INVALID_ARGUMENT) and stay as they are. */
+PENSTOCK_API int penstock_open_run(const char* options, penstock_run** run);
+/* Removes files without a commit, and a run that has none; then ends the lock and frees `run`, also
+ * if a failure is returned. While the run's engine is open, that is left to its penstock_close.
+ * NULL is allowed. */
+PENSTOCK_API int penstock_close_run(penstock_run* run);
+/* Writes what the run is, which state it has and which snapshots, as JSON. */
+PENSTOCK_API int penstock_describe_run(penstock_run* run, char** json);
+/* Writes the same of the run in a folder, without a lock. PENSTOCK_NOT_FOUND: there is no run. */
+PENSTOCK_API int penstock_read_run(const char* folder, char** json);
+/* As penstock_create, for the training of a run, which continues the run's last commit, if there is
+ * one. `options` name no folders and no files to continue; they have what the commit's training
+ * must agree in, and may name a snapshot to continue. One engine at a time. `run` stays the
+ * caller's.
+ *
+ * A commit of this engine has the caller's text beside the run's own part: a JSON object, which has
+ * at most 62 KiB. penstock_finish_commit returns when the run leads to the commit. It fails with
+ * PENSTOCK_NOT_FOUND, and so does every call after it, if the run's folder or its run.json was
+ * removed, moved or replaced meanwhile. Any other failure may be followed by another attempt. */
+PENSTOCK_API int penstock_create_in(penstock_run* run, const char* config, const char* model,
+                                    const char* options, penstock_engine** engine);
+/* Copies the last commit of an engine of a run into a folder that is not there, as
+ * penstock_copy_commit copies it, and writes the folder's path. `name` without a slash: a snapshot
+ * of the run, in RUN/snapshots. With one: a path, at which the copy becomes a run of its own. */
+PENSTOCK_API int penstock_snapshot(penstock_engine* engine, const char* name, char** folder);
 
 /* Reads elements [begin, begin + count) of one state of a tensor, exactly, as the last step left
  * it. Reading a unit's tensors in the order of their offsets reads each tile

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "offload/layout.h"
+#include "zero/committed_state.h"
 #include "zero/engine_options.h"
 #include "zero/memory_plan.h"
 
@@ -52,6 +54,11 @@ struct Plan {
   }
   std::vector<std::string> continue_from;
   std::optional<uint64_t> continue_step;  ///< of the one commit that may be continued
+  bool in_new_files = false;              ///< continues in none of the files that it reads
+  /// Is asked about the commit that is continued, before anything is written. May be empty.
+  std::function<Status(const zero::CommittedState& commit)> check_commit;
+  /// Is told before files of a new state are made, and chooses folders and UUID. May be empty.
+  std::function<Status(zero::EngineOptions& engine)> place_new_files;
   std::vector<std::string> notices;
   std::vector<std::string> warnings;  ///< notices of a loss, as of a commit that was left
 };

@@ -29,6 +29,7 @@
 #include "front/plan.h"
 #include "front/unit_memory.h"
 #include "offload/layout.h"
+#include "offload/whole_state.h"
 #include "zero/committed_state.h"
 #include "zero/session.h"
 #include "zero/state_port.h"
@@ -72,7 +73,13 @@ class Training {
   /// From now on a commit counts only if these files are still in that folder
   /// (base/folder_watch.h).
   Status Watch(const std::string& folder, const std::vector<std::string>& names);
+  void Watch(FolderWatch watch) { watch_ = std::move(watch); }
   Status CopyCommit(const std::vector<std::string>& paths);
+  /// Opens the last commit, which must not be overwritten meanwhile: no step ends, nothing is
+  /// committed. Errors: kNotFound without a commit; kInvalidArgument if it is gone.
+  Result<offload::WholeState> OpenCommit();
+  /// The step of the last commit that is durable.
+  std::optional<uint64_t> committed() const { return session_->committed_step(); }
   Status Read(uint32_t unit, uint32_t tensor, zero::StateKind kind, uint64_t begin,
               std::span<float> values);
 

@@ -83,13 +83,17 @@ Result<std::unique_ptr<Training>> Training::Create(Plan plan) {
     PENSTOCK_ASSIGN(from, zero::CommittedState::Open(plan.continue_from, /*exclusive=*/true));
     PENSTOCK_ASSIGN(std::string left, UseCommit(*from, plan));
     if (!left.empty()) plan.warnings.push_back(std::move(left));
+    if (plan.check_commit) PENSTOCK_TRY(plan.check_commit(*from));
     plan.engine.seed = from->train_state().seed;
-    if (zero::FitsInPlace(*from, plan.layout, plan.engine.config.durable, plan.continue_from,
-                          plan.engine.state_folders)) {
+    if (!plan.in_new_files && zero::FitsInPlace(*from, plan.layout, plan.engine.config.durable,
+                                                plan.continue_from, plan.engine.state_folders)) {
       plan.engine.adopt = plan.continue_from;
       plan.engine.adopt_at = from->commit();
       from.reset();  // the engine takes the lock
     }
+  }
+  if (plan.engine.adopt.empty() && plan.place_new_files) {
+    PENSTOCK_TRY(plan.place_new_files(plan.engine));
   }
   std::unique_ptr<Training> training(new Training(std::move(plan)));
   PENSTOCK_TRY(training->Build());

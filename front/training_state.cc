@@ -62,7 +62,7 @@ Status Training::CheckWatched() const {
                    counts().step, fmt::join(states().state_paths(), ", "));
 }
 
-Status Training::CopyCommit(const std::vector<std::string>& paths) {
+Result<offload::WholeState> Training::OpenCommit() {
   PENSTOCK_TRY(CheckReady());
   PENSTOCK_TRY(FinishCommit());
   const std::vector<std::string>& from = states().state_paths();
@@ -71,11 +71,6 @@ Status Training::CopyCommit(const std::vector<std::string>& paths) {
     return MakeError(ErrorCode::kNotFound, "nothing was committed yet in {}; commit first",
                      from.front());
   }
-  if (paths.size() != from.size()) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "{} paths were given for a state of {} files; give one for each", paths.size(),
-                     from.size());
-  }
   // With one slot, updates write over what was committed.
   if (!plan_.engine.config.durable && *committed != counts().step) {
     return MakeError(ErrorCode::kInvalidArgument,
@@ -83,8 +78,17 @@ Status Training::CopyCommit(const std::vector<std::string>& paths) {
                      "ended; copy a commit before the next step ends",
                      *committed, counts().step);
   }
-  PENSTOCK_ASSIGN(const offload::WholeState state,
-                  offload::WholeState::Open({from}, offload::StateLock::kHeld));
+  return offload::WholeState::Open({from}, offload::StateLock::kHeld);
+}
+
+Status Training::CopyCommit(const std::vector<std::string>& paths) {
+  PENSTOCK_ASSIGN(const offload::WholeState state, OpenCommit());
+  const size_t files = states().state_paths().size();
+  if (paths.size() != files) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "{} paths were given for a state of {} files; give one for each", paths.size(),
+                     files);
+  }
   return offload::CopyState(state, {paths}, [] { return false; });
 }
 

@@ -30,6 +30,17 @@ Result<UniqueFd> TakeWith(const Folder& run, Lock lock) {
 
 }  // namespace
 
+RunLock& RunLock::operator=(RunLock&& other) noexcept {
+  Release();
+  locked_ = std::move(other.locked_);
+  return *this;
+}
+
+void RunLock::Release() {
+  UnlockFile(locked_.get());
+  locked_ = UnsharedFd();
+}
+
 Result<RunLock> RunLock::Take(const Folder& run) {
   PENSTOCK_ASSIGN(UniqueFd file, TakeWith(run, LockFile));
   return RunLock(std::move(file));

@@ -5,7 +5,7 @@
 // cleans or takes a snapshot of a run that nobody trains has it, from before run.json is read.
 // Readers (inspect, export, compare) do not ask for it. Whoever takes the lock makes the file if it
 // is not there: runs of earlier programs have none. It is empty, stays when the lock ends, and goes
-// with the run.
+// with the run. A forked child does not hold the lock.
 #pragma once
 
 #include <string>
@@ -13,6 +13,7 @@
 
 #include "base/folder.h"
 #include "base/unique_fd.h"
+#include "base/unshared_fd.h"
 
 namespace penstock::train {
 
@@ -22,6 +23,9 @@ class RunLock {
  public:
   /// Holds nothing.
   RunLock() = default;
+  RunLock(RunLock&& other) noexcept = default;
+  RunLock& operator=(RunLock&& other) noexcept;
+  ~RunLock() { Release(); }
   /// Waits up to 5 seconds. Errors: kUnavailable while another process has it; of making the file.
   static Result<RunLock> Take(const Folder& run);
   /// Does not wait.
@@ -35,12 +39,12 @@ class RunLock {
   /// gone, but on NFS it stays in the folder under another name until it is closed. Then the lock
   /// ends first; elsewhere it ends with the folder, so that nobody makes the file anew.
   Status RemoveFolder(const Folder& around, const std::string& name);
-  /// Ends the lock.
-  void Release() { locked_ = UniqueFd(); }
+  /// Ends the lock, also if a fork that has just begun still has the file open.
+  void Release();
 
  private:
   explicit RunLock(UniqueFd locked) : locked_(std::move(locked)) {}
-  UniqueFd locked_;  ///< whose closing ends the lock
+  UnsharedFd locked_;
 };
 
 }  // namespace penstock::train

@@ -124,6 +124,7 @@ Status CheckFree(const std::vector<std::string>& targets) {
 
 Status CopyMetrics(const Folder& run, const RunInfo& info, const Folder& folder,
                    const WholeState& state, const Notify& notify) {
+  if (info.kind != RunKind::kTrain) return {};  // whose commits say nothing of rows
   PENSTOCK_ASSIGN(
       const CommitTexts texts,
       ReadCommitTexts(state.commit().json, state.commit().head.step, info.state->first()));

@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock import _library, _state
 from penstock._run import Run
-from penstock.errors import NotFoundError, PenstockError
+from penstock.errors import PenstockError
 
 # The method with which a thing goes on after optimizer.step(), by duck type.
 _AFTER_STEP = (("get_last_lr", "step"), ("get_scale", "update"))
@@ -41,7 +41,6 @@ class Ending:
         self.open_step = False  # a forward use has begun a step
         self.calls: int | None = None  # of the last one that is durable
         self._begun: int | None = None  # calls of the commit that was begun
-        run.have_watched(engine)
         self._process = os.getpid()
 
     def begin(self, text: dict[str, Any]) -> None:
@@ -67,26 +66,16 @@ class Ending:
             self.open_step = False
 
     def finish(self) -> None:
-        """Waits for the commit that was begun, and notes it. An interrupt leaves that to do."""
+        """Waits for the commit that was begun, if any. An interrupt leaves that to do."""
         if self._begun is None:
             return
         try:
-            self.run.renew_watch(self.engine)
             self.engine.finish_commit()
-        except PenstockError as error:
+        except PenstockError:
             self._begun = None
-            if isinstance(error, NotFoundError):  # the run folder is gone: nothing names the state
-                self.run.keep_files()
             raise
-        self.note()
         self.calls = self._begun
         self._begun = None
-
-    def note(self) -> None:
-        """Notes in the run that the engine's state has a durable commit."""
-        described = self.engine.describe()
-        self.run.note(described["uuid"], described["state_paths"])
-        self.run.renew_watch(self.engine)
 
     def end(self) -> None:
         """Begins what is due and finishes it, as the training ends. Not in a fork's child."""
@@ -104,7 +93,7 @@ class Commits:
 
     Args:
         engine: the engine.
-        run: the run folder, which notes each state that has a commit.
+        run: the run folder.
         sections: returns what a commit says beside random states and attached things.
     """
 
@@ -268,5 +257,5 @@ class Commits:
         self.ending.close_step()
 
     def finish(self) -> None:
-        """Waits for the commit that was begun, and notes the state in the run."""
+        """Waits for the commit that was begun, if any."""
         self.ending.finish()

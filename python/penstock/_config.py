@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
 from penstock._config_types import checked
-from penstock._run import paths_of
+from penstock._files import paths_of
 from penstock._text_files import parse_json, read_text
 from penstock.errors import InvalidArgumentError, NotFoundError
 

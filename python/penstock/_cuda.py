@@ -84,13 +84,14 @@ def engine_for(
     config: Mapping[str, Any],
     model: Mapping[str, Any],
     options: Mapping[str, Any],
+    run: _library.RunHandle,
     streams: Streams | None = None,
 ) -> _library.Engine:
     """Makes an engine for parameters on a device, with new streams unless there are some."""
     if not is_gpu(device):
-        return _library.Engine(config, model, options)
+        return _library.Engine(config, model, options, run)
     options = {**options, **options_for(device)}
-    return CudaEngine(config, model, options, streams or Streams(device))
+    return CudaEngine(config, model, options, run, streams or Streams(device))
 
 
 class CudaEngine(_library.Engine):
@@ -101,6 +102,7 @@ class CudaEngine(_library.Engine):
         config: Mapping[str, Any],
         model: Mapping[str, Any],
         options: Mapping[str, Any],
+        run: _library.RunHandle,
         streams: Streams,
     ) -> None:
         self.streams = streams
@@ -110,7 +112,7 @@ class CudaEngine(_library.Engine):
         with torch.cuda.device(self.device):  # whose memory it may take, and whose place decides
             # where host memory lies
             torch.cuda.empty_cache()  # what torch has in reserve is not free for others
-            super().__init__(config, model, options)
+            super().__init__(config, model, options, run)
 
     def _current(self) -> contextlib.AbstractContextManager[Any]:
         """In it, the device is the thread's current one."""

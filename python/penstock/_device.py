@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Union
 import torch
 
 from penstock import _cuda, _library
+from penstock._files import paths_of
 from penstock._init import Later
-from penstock._run import paths_of
 from penstock._sums import spared
 from penstock._units import Plan, text_of
 from penstock.errors import BudgetError, InvalidArgumentError

@@ -43,7 +43,7 @@ class Held:
             return
         self._run = Run.open(folder, self.options.nvme_path)
         try:
-            has = bool(self._run.continued)
+            has = self._run.uuid is not None
             if has and resume is False:
                 raise InvalidArgumentError(
                     f"penstock: run {folder} has a commit, and resume is False; name another run"
@@ -79,9 +79,7 @@ class Held:
             try:
                 if self._run is None:
                     self._run = Run.open(self.options.run, self.options.nvme_path)
-                self.training = self._make(
-                    groups, self._run, self._run.continued, begin_with=begin_with
-                )
+                self.training = self._make(groups, self._run, begin_with=begin_with)
             except BaseException:
                 self._leave_run()
                 raise
@@ -113,7 +111,7 @@ class Held:
                 self._run = Run.open(run, self.options.nvme_path)
             opened_run = self._run
             self.training = commit.open(
-                opened_run, lambda files: self._make(groups, opened_run, files, commit)
+                opened_run, lambda kept: self._make(groups, opened_run, kept, commit)
             )
             self._ended = None
             if training is not None:
@@ -126,7 +124,7 @@ class Held:
     def _check_identity(self, commit: NamedCommit, groups: Groups) -> None:
         """Raises, before a training is given up, if a commit is of another one."""
         entries = partition(groups, self.options.model).entries()
-        if commit.identity not in (None, _rules.identity(self._rule, members_of(entries))):
+        if commit.identity not in (None, _rules.identity(self._rule, members_of(entries)).whole):
             raise InvalidArgumentError(
                 "penstock: the state_dict is of another training (the rule, or names, shapes, "
                 "dtypes, groups or requires_grad of parameters differ); make the same optimizer"
@@ -136,12 +134,12 @@ class Held:
         self,
         groups: Groups,
         run: Run,
-        files: list[str],
+        snapshot: str | None = None,
         commit: NamedCommit | None = None,
         begin_with: Reader | None = None,
     ) -> Training:
         return Training(
-            self.options, self._rule, self._defaults, groups, run, files, commit, begin_with
+            self.options, self._rule, self._defaults, groups, run, snapshot, commit, begin_with
         )
 
     def _leave_run(self) -> None:

@@ -155,9 +155,13 @@ def library() -> ctypes.CDLL:
         "penstock_drain": (c.c_int, [c.c_void_p]),
         "penstock_begin_commit": (c.c_int, [c.c_void_p, text]),
         "penstock_finish_commit": (c.c_int, [c.c_void_p]),
-        "penstock_watch": (c.c_int, [c.c_void_p, text, c.POINTER(text), c.c_uint32]),
-        "penstock_copy_commit": (c.c_int, [c.c_void_p, c.POINTER(text), c.c_uint32]),
         "penstock_continued": (c.c_int, [c.c_void_p, out]),
+        "penstock_open_run": (c.c_int, [text, out]),
+        "penstock_close_run": (c.c_int, [c.c_void_p]),
+        "penstock_describe_run": (c.c_int, [c.c_void_p, out]),
+        "penstock_read_run": (c.c_int, [text, out]),
+        "penstock_create_in": (c.c_int, [c.c_void_p, text, text, text, out]),
+        "penstock_snapshot": (c.c_int, [c.c_void_p, text, out]),
         "penstock_read": (
             c.c_int,
             [
@@ -198,20 +202,47 @@ def check(code: int) -> None:
         raise error_of(code, library().penstock_error().decode())
 
 
-def _text(function: Any, *arguments: Any) -> Any:
-    """Calls a function that writes JSON, and reads it."""
+def _give_text(function: Any, *arguments: Any) -> bytes:
+    """Calls a function that writes a text, and returns it."""
     written = ctypes.c_void_p()
     check(function(*arguments, ctypes.byref(written)))
     try:
-        return json.loads(ctypes.string_at(written.value or 0).decode())
+        return ctypes.string_at(written.value or 0)
     finally:
         library().penstock_free(written)
+
+
+def _text(function: Any, *arguments: Any) -> Any:
+    """Calls a function that writes JSON, and reads it."""
+    return json.loads(_give_text(function, *arguments).decode())
 
 
 def plan(config: Mapping[str, Any], model: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
     """Returns what an engine would take, and takes nothing."""
     texts = [json.dumps(value).encode() for value in (config, model, options)]
     return _text(library().penstock_plan, *texts)
+
+
+class RunHandle:
+    """A run of the C library, which its engine uses as well."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._as_parameter_ = ctypes.c_void_p()
+        text = json.dumps(options).encode()
+        check(library().penstock_open_run(text, ctypes.byref(self._as_parameter_)))
+
+    def describe(self) -> Any:
+        return _text(library().penstock_describe_run, self)
+
+    def close(self) -> None:
+        """Ends the lock; removes what no commit names."""
+        handle, self._as_parameter_ = self._as_parameter_, ctypes.c_void_p()
+        check(library().penstock_close_run(handle))
+
+
+def read_run(folder: str) -> Any:
+    """Returns what the run in a folder says of itself."""
+    return _text(library().penstock_read_run, os.fsencode(folder))
 
 
 def _array(addresses: Sequence[int]) -> Any:
@@ -230,11 +261,15 @@ class Engine:
         config: Mapping[str, Any],
         model: Mapping[str, Any],
         options: Mapping[str, Any],
+        run: Optional[RunHandle] = None,
     ) -> None:
         self._handle = ctypes.c_void_p()
         self._c = library()
         texts = [json.dumps(value).encode() for value in (config, model, options)]
-        check(self._c.penstock_create(*texts, ctypes.byref(self._handle)))
+        if run is None:
+            check(self._c.penstock_create(*texts, ctypes.byref(self._handle)))
+        else:
+            check(self._c.penstock_create_in(run, *texts, ctypes.byref(self._handle)))
 
     def close(self) -> None:
         """Ends updates under way and frees everything; what was not committed is lost."""
@@ -345,16 +380,9 @@ class Engine:
     def finish_commit(self) -> None:
         check(self._c.penstock_finish_commit(self._handle))
 
-    def watch(self, folder: str, names: Sequence[str]) -> None:
-        """Says which files of a folder must stay for commits to count, as they are now."""
-        array = (ctypes.c_char_p * len(names))(*(os.fsencode(name) for name in names))
-        check(self._c.penstock_watch(self._handle, os.fsencode(folder), array, len(names)))
-
-    def copy_commit(self, paths: Sequence[str]) -> None:
-        """Copies the last commit into files of its own, one for each of ``state_paths``."""
-        encoded = [os.fsencode(path) for path in paths]
-        array = (ctypes.c_char_p * len(encoded))(*encoded)
-        check(self._c.penstock_copy_commit(self._handle, array, len(encoded)))
+    def snapshot(self, name: str) -> str:
+        """Copies the last commit to a name within the run, or to a path; returns the folder."""
+        return os.fsdecode(_give_text(self._c.penstock_snapshot, self._handle, os.fsencode(name)))
 
     def continued(self) -> Any:
         """Returns the state of the commit that the engine continued from."""

@@ -17,7 +17,6 @@ from penstock._named_commit import NamedCommit, said_of
 from penstock._opening import Opened, Opening
 from penstock._rows import Rows
 from penstock._runtime import Runtime, closed_error, refuse_copies
-from penstock._snapshot import take_snapshot
 from penstock._storage import Unit
 from penstock._universal_files import Reader
 from penstock.errors import InvalidArgumentError
@@ -84,7 +83,6 @@ class ModuleOptimizer(torch.optim.Optimizer):
         self._close = weakref.finalize(self.hooks, _free, self._commits.ending)
         if opened.continued is not None:
             self._commits.go_on_from(opened.continued)
-            self._commits.ending.note()
             self._set_groups(opened.continued["groups"])
 
     # Steps.
@@ -160,8 +158,6 @@ class ModuleOptimizer(torch.optim.Optimizer):
 
     def _sections(self) -> dict[str, Any]:
         return {
-            "kind": "module",
-            "identity": self._opening.identity,
             "calls": self._runtime.steps,
             "groups": _rules.group_options(self.param_groups),
         }
@@ -206,7 +202,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
         """Commits, and returns what says which commit it is. It is small."""
         step = self.commit()
         return {
-            "penstock": {"run": str(self._run.folder), "uuid": self._run.uuid, "step": step},
+            "penstock": {"run": self._run.folder, "uuid": self._run.uuid, "step": step},
             "param_groups": _rules.group_options(self.param_groups),
         }
 
@@ -259,7 +255,11 @@ class ModuleOptimizer(torch.optim.Optimizer):
                 yield entry.name, entry.parameter, states
 
     def snapshot(self, folder: str | os.PathLike[str]) -> str:
-        """Copies the commit of the last step into a folder that is not there; returns its path.
+        """Copies the commit of the last step; returns the path of the copy.
+
+        Args:
+            folder: a path that has a slash, where nothing is: the copy is a run of its own. Else a
+                name: the copy is in ``snapshots`` of the run.
 
         A ``state_dict`` with this path under ``["penstock"]["snapshot"]`` finds the copy, whatever
         the run has committed since.
@@ -268,7 +268,8 @@ class ModuleOptimizer(torch.optim.Optimizer):
             self._commits.finish()
             if self._commits.calls != self._runtime.steps:
                 self.commit()
-            return take_snapshot(self._run, folder, self._runtime.engine.copy_commit)
+            made: str = self._runtime.engine.snapshot(os.fspath(folder))
+            return made
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Goes to the commit that :meth:`state_dict` has made; what came after it is given up.

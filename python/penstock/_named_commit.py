@@ -7,8 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from penstock._run import Run, read_run
-from penstock._snapshot import files_of
+from penstock._run import Run, state_of
 from penstock._text_files import check_fields, is_count, is_path, is_text
 from penstock.errors import CorruptionError, InvalidArgumentError, NotFoundError, PenstockError
 
@@ -96,31 +95,34 @@ class NamedCommit:
             open_step: the step of the last commit of that state.
         """
         if self.snapshot is not None:
-            files_of(self.snapshot)
+            if not state_of(self.snapshot):
+                raise InvalidArgumentError(
+                    f"penstock: {self.snapshot} has no commit; name another snapshot"
+                )
             return
         if not os.path.exists(os.path.join(run, "run.json")):
             raise InvalidArgumentError(
                 f"penstock: the state is that of run {run}, which is not there; give run=, where it "
                 "is now"
             )
-        last = (read_run(run)["state"] or {}).get("uuid")
+        last = (state_of(run) or {}).get("uuid")
         if last != self.uuid:
             raise self._gone(run, "another state" if last else "no state")
         if last == open_uuid and open_step != self.step:
             raise self._gone(run, f"step {open_step}")
 
-    def open(self, run: Run, make: Callable[[list[str]], _T]) -> _T:
-        """Returns what ``make`` makes of the files that the commit is in.
+    def open(self, run: Run, make: Callable[[str | None], _T]) -> _T:
+        """Returns what ``make`` makes of the run's own commit (None), or of a snapshot's.
 
         Args:
             run: the run that is to have it.
-            make: raises InvalidArgumentError or CorruptionError, and has written nothing, if files
-                have no whole commit of the step.
+            make: raises InvalidArgumentError or CorruptionError, and has written nothing, if there
+                is no whole commit of the step.
         """
         problem: PenstockError = self._gone(run.folder, "another state")
         if run.uuid == self.uuid:
             try:
-                return make(run.continued)
+                return make(None)
             except CommitGoneError as error:
                 problem = error
             except (InvalidArgumentError, NotFoundError, CorruptionError) as error:
@@ -132,7 +134,7 @@ class NamedCommit:
             raise problem
         if isinstance(problem, CorruptionError):
             _log.warning("%s; it is taken from snapshot %s", problem, self.snapshot)
-        return make(files_of(self.snapshot))
+        return make(self.snapshot)
 
     @property
     def options(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from penstock._held import Held
 from penstock._named_commit import NamedCommit, said_of
 from penstock._parameters import partition, trained
 from penstock._rows import Rows
-from penstock._run import path_of
+from penstock._files import path_of
 from penstock._training import Options, Training
 from penstock._universal_files import Reader
 from penstock.errors import InvalidArgumentError, UnavailableError
@@ -195,7 +195,11 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         return training.calls
 
     def snapshot(self, folder: Path) -> str:
-        """Copies the commit of the last step into a folder that is not there; returns its path.
+        """Copies the commit of the last step; returns the path of the copy.
+
+        Args:
+            folder: a path that has a slash, where nothing is: the copy is a run of its own. Else a
+                name: the copy is in ``snapshots`` of the run.
 
         A ``state_dict`` with this path under ``["penstock"]["snapshot"]`` finds the copy, whatever
         the run has committed since.

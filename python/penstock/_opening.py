@@ -38,7 +38,7 @@ class Opening(NamedTuple):
         paths: ``nvme_path`` of it.
         plan: the units.
         seed: of stochastic rounding.
-        identity: what a commit must agree in to be continued.
+        identity: what a commit must agree in to be continued, for the engine's options.
         device: that the module computes on.
         streams: of that device, if it has some.
         room: what the module may take of the device's memory.
@@ -48,7 +48,7 @@ class Opening(NamedTuple):
     paths: Any
     plan: Plan
     seed: int
-    identity: str
+    identity: Mapping[str, Any]
     device: torch.device
     streams: _cuda.Streams | None
     room: Room
@@ -64,15 +64,15 @@ class Opening(NamedTuple):
         engine = None
         try:
             if commit is None:
-                engine = self._engine(opened, opened.continued, {})
+                engine = self._engine(opened, {})
             else:
-                engine = commit.open(opened, lambda files: self._engine_at(opened, files, commit))
+                engine = commit.open(opened, lambda kept: self._engine_at(opened, kept, commit))
             described = engine.describe()
             for warning in described["warnings"]:
                 _log.warning("penstock: %s", warning)
             continued = engine.continued() if described["continued"] else None
             if continued is not None:
-                _state.check_text(continued, "module", self.identity, str(opened.folder))
+                _state.check_text(continued, opened.folder)
         except BaseException:
             if engine is not None:
                 engine.close()
@@ -80,21 +80,17 @@ class Opening(NamedTuple):
             raise
         return Opened(opened, engine, continued)
 
-    def _engine(self, run: Run, files: list[str], commit: Mapping[str, Any]) -> _library.Engine:
-        options = {
-            **commit,
-            "folders": run.folders,
-            "continue": files,
-            "seed": self.seed,
-            "slots": self.room.places,
-        }
+    def _engine(self, run: Run, commit: Mapping[str, Any]) -> _library.Engine:
+        options = {**commit, **self.identity, "seed": self.seed, "slots": self.room.places}
         if self.room.sums is not None:
             options["device_sums"] = self.room.sums
-        return _cuda.engine_for(self.device, self.config, text_of(self.plan), options, self.streams)
+        return _cuda.engine_for(
+            self.device, self.config, text_of(self.plan), options, run.handle, self.streams
+        )
 
-    def _engine_at(self, run: Run, files: list[str], commit: NamedCommit) -> _library.Engine:
-        """Makes an engine that continues a commit, in its files or moved from those of a snapshot."""
-        engine = self._engine(run, files, {"step": commit.step})
+    def _engine_at(self, run: Run, snapshot: str | None, commit: NamedCommit) -> _library.Engine:
+        """Makes an engine that continues a commit: the run's last one, or that of a snapshot."""
+        engine = self._engine(run, {"snapshot": snapshot, "step": commit.step})
         try:
             commit.check_step(run, engine.describe()["step"])
         except BaseException:

@@ -91,7 +91,27 @@ def group_options(param_groups: Iterable[Mapping[str, Any]]) -> list[dict[str, A
     ]
 
 
-def identity(rule: Rule, members: Iterable[tuple[str, list[int], str, int]]) -> str:
+def _hash_of(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+
+
+class Identity(NamedTuple):
+    """What a commit must agree in to be continued.
+
+    Attributes:
+        keys: one for each thing that may differ.
+        whole: all of it as one hash, as commits of the older format have it, and state_dicts.
+    """
+
+    keys: Mapping[str, str]
+    whole: str
+
+    def options(self, kind: str) -> dict[str, Any]:
+        """Returns what an engine of a run of a kind is told of it."""
+        return {"identity": {"kind": kind, **self.keys}, "older_identity": self.whole}
+
+
+def identity(rule: Rule, members: Iterable[tuple[str, list[int], str, int]]) -> Identity:
     """Returns what a commit must agree in to be continued.
 
     Args:
@@ -99,7 +119,9 @@ def identity(rule: Rule, members: Iterable[tuple[str, list[int], str, int]]) -> 
             parameter.
     """
     model = sorted(members, key=lambda member: member[0])
-    return hashlib.sha256(json.dumps([rule.name, model]).encode()).hexdigest()
+    names = ("names", "shapes", "dtypes", "groups")
+    hashes = {name: _hash_of([member[i] for member in model]) for i, name in enumerate(names)}
+    return Identity({"rule": rule.name, **hashes}, _hash_of([rule.name, model]))
 
 
 def clip_factor(norm: float, max_norm: float) -> float:

@@ -16,14 +16,13 @@ from typing import Any
 from penstock._text_files import check_fields, is_count, is_object
 from penstock.errors import CorruptionError, InvalidArgumentError, PenstockError
 
-VERSION = 1
 _TEXT = {
     "calls": is_count,
     "groups": lambda value: isinstance(value, list),
     "random": is_object,
     "attached": is_object,
 }
-MOST_BYTES = 63 * 1024  # of the text of a commit (docs/c_api.md)
+MAX_BYTES = 62 * 1024  # of the caller's part of a commit (docs/c_api.md)
 
 
 def _base64(data: bytes) -> str:
@@ -176,37 +175,25 @@ def capture(
     Raises:
         InvalidArgumentError: it is too long, or has what JSON cannot hold.
     """
-    text: dict[str, Any] = {"penstock_python": VERSION}
-    text.update({name: encode(value, name) for name, value in sections.items()})
+    text: dict[str, Any] = {name: encode(value, name) for name, value in sections.items()}
     text["random"] = kept["random"] if "random" in kept else encode(random_states(), "random")
     current = {name: encode(thing.state_dict(), name) for name, thing in attached.items()}
     text["attached"] = {**kept.get("attached", {}), **current}
     sizes = {name: len(json.dumps(value)) for name, value in text["attached"].items()}
     total = len(json.dumps(text))
-    if total > MOST_BYTES:
+    if total > MAX_BYTES:
         sizes["everything else"] = total - sum(sizes.values())
         largest = max(sizes, key=lambda name: sizes[name])
         raise InvalidArgumentError(
             f"penstock: the state beside the weights is {total} bytes, and a commit has room for "
-            f"{MOST_BYTES}; most is {largest} with {sizes[largest]} bytes: save that elsewhere"
+            f"{MAX_BYTES}; most is {largest} with {sizes[largest]} bytes: save that elsewhere"
         )
     return text
 
 
-def check_text(text: Any, kind: str, identity: str, run: str) -> None:
-    """Raises unless a commit is of this package and of this training."""
-    if not isinstance(text, dict) or text.get("penstock_python") != VERSION:
-        raise CorruptionError(f"penstock: the commit of {run} was not made by this package")
+def check_text(text: Any, run: str) -> None:
+    """Raises unless the caller's part of a commit is as this package writes it."""
     check_fields(text, _TEXT, f"the commit of {run}")
-    if text.get("kind") != kind:
-        raise InvalidArgumentError(
-            f"penstock: the commit of {run} is of kind {text.get('kind')}, and {kind} was asked for"
-        )
-    if text.get("identity") != identity:
-        raise InvalidArgumentError(
-            f"penstock: the commit of {run} is of another training (the rule, or names, shapes, "
-            "dtypes or groups of parameters differ); make the same optimizer, or name another run"
-        )
 
 
 def restore(text: Mapping[str, Any], attached: Mapping[str, Any]) -> None:

@@ -20,8 +20,7 @@ from penstock._forward import ForwardHooks
 from penstock._model import Entry, members_of
 from penstock._named_commit import NamedCommit
 from penstock._parameters import partition
-from penstock._run import PathLike, Run
-from penstock._snapshot import take_snapshot
+from penstock._run import Run
 from penstock._universal_files import Reader
 from penstock._weights import Weights
 from penstock.errors import InvalidArgumentError, PenstockError, UnavailableError
@@ -50,8 +49,7 @@ class Training:
         defaults: options of the rule for all groups.
         param_groups: the optimizer's own list, which is read at each step.
         run: the run folder, opened.
-        files: of the commit that is continued: the run's, or those of another one, which is moved
-            into the run. Empty: there is none.
+        snapshot: whose commit is continued, and moved into the run. None: the run's own, if any.
         commit: that is asked for; one of another step is refused.
         begin_with: the states of another training, if it begins with them.
     """
@@ -63,7 +61,7 @@ class Training:
         defaults: Mapping[str, Any],
         param_groups: list[dict[str, Any]],
         run: Run,
-        files: list[str],
+        snapshot: str | None = None,
         commit: NamedCommit | None = None,
         begin_with: Reader | None = None,
     ) -> None:
@@ -76,7 +74,8 @@ class Training:
         self.param_groups = param_groups
         self.partition = partition(param_groups, options.model)
         _overlaps.check((entry.name, entry.parameter) for entry in self.partition.entries())
-        self.identity = _rules.identity(rule, members_of(self.partition.entries()))
+        identity = _rules.identity(rule, members_of(self.partition.entries()))
+        self.identity = identity.whole
         self.calls = 0  # of step() with gradients
         self._ending = False  # the engine was told to end a step, and what came of it is not noted
         self._calls_then = 0  # `calls` once that step has ended
@@ -92,10 +91,11 @@ class Training:
             options.config,
             self.partition.model(),
             {
-                "folders": run.folders,
-                "continue": files,
+                **identity.options("optimizer"),
+                "snapshot": snapshot,
                 **({} if commit is None else commit.options),
             },
+            run.handle,
         )
         try:
             self._begin(commit, begin_with, rule.moments)
@@ -116,11 +116,10 @@ class Training:
             _log.warning("penstock: %s", warning)
         if described["continued"]:
             continued = self.engine.continued()
-            _state.check_text(continued, "optimizer", self.identity, str(self.run.folder))
+            _state.check_text(continued, self.run.folder)
             self.calls = continued["calls"]
             if commit is not None:
                 commit.check_step(self.run, self.calls)
-            self.run.note(described["uuid"], described["state_paths"])
         elif begin_with is not None:
             self._fill_from(begin_with, moments)
             described = self.engine.describe()
@@ -175,12 +174,7 @@ class Training:
     def _sections(self) -> dict[str, Any]:
         """Returns what a commit says of the optimizer."""
         groups = _rules.group_options(self.param_groups)
-        return {
-            "kind": "optimizer",
-            "identity": self.identity,
-            "calls": self.calls,
-            "groups": groups,
-        }
+        return {"calls": self.calls, "groups": groups}
 
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
@@ -337,12 +331,12 @@ class Training:
             self.weights.bring_all()
             return self.durable_calls() == self.calls == step and self.weights.changed() is None
 
-    def snapshot(self, folder: PathLike) -> str:
+    def snapshot(self, folder: str | os.PathLike[str]) -> str:
         """Copies the last commit, which is one of the last step."""
         with self.guard():
             if self.durable_calls() != self.calls:
                 self.commit()
-            return take_snapshot(self.run, folder, self.engine.copy_commit)
+            return self.engine.snapshot(os.fspath(folder))
 
     def attach(self, things: Mapping[str, Any]) -> None:
         """Keeps things in commits, and gives them the state of the one that was continued."""

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from penstock import _library
-from penstock._run import explaining, path_of, sync_folder
+from penstock._files import explaining, path_of, sync_folder
 from penstock._text_files import read_text
 from penstock.errors import CorruptionError, InvalidArgumentError, NotFoundError
 

@@ -78,6 +78,11 @@ class CEngine {
                            &handle);
     if (code != PENSTOCK_OK) error = penstock_error();
   }
+  CEngine(penstock_run* run, const json& config, const json& model, const json& options) {
+    code = penstock_create_in(run, config.dump().c_str(), model.dump().c_str(),
+                              options.dump().c_str(), &handle);
+    if (code != PENSTOCK_OK) error = penstock_error();
+  }
   CEngine(CEngine&& other) noexcept : handle(std::exchange(other.handle, nullptr)) {}
   CEngine& operator=(CEngine&&) = delete;
   ~CEngine() { penstock_close(handle); }

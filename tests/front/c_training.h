@@ -112,6 +112,10 @@ class CTraining {
         micro_batches_(micro_batches),
         engine_(Make(home, folder, dtype, more, config)) {}
 
+  /// Of an engine that was made elsewhere.
+  CTraining(CEngine engine, const std::string& dtype, uint64_t micro_batches = 1)
+      : dtype_(CodeOf(dtype)), micro_batches_(micro_batches), engine_(std::move(engine)) {}
+
   CEngine& engine() { return engine_; }
 
   void Fill() {

@@ -58,7 +58,11 @@ class MemoryEngine:
     """See the file. Raises AssertionError where its caller breaks the protocol."""
 
     def __init__(
-        self, config: Mapping[str, Any], model: Mapping[str, Any], options: Mapping[str, Any]
+        self,
+        config: Mapping[str, Any],
+        model: Mapping[str, Any],
+        options: Mapping[str, Any],
+        run: Any = None,
     ) -> None:
         json.dumps([config, model, options])
         zero = config.get("zero_optimization", {})
@@ -103,9 +107,6 @@ class MemoryEngine:
         state = {"uuid": "memory", "state_paths": [], "continued": False, "moved": False}
         sums = {"micro_batches": self._micro_batches, "sums_on_device": False}
         return {**step, **state, **sums, "notices": [], "warnings": [], "units": units}
-
-    def watch(self, folder: str, names: Sequence[str]) -> None:
-        pass
 
     def counters(self) -> Any:
         return {"late_uses": self._late}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
-import json
 import os
 import random
 import shutil
@@ -22,7 +21,7 @@ import penstock
 import torch
 from engine_interrupts import behind_end_step
 from optimizer_support import OptimizerTest, decay_groups, tower, train
-from penstock import reference
+from penstock import _library, reference
 from penstock.errors import InvalidArgumentError, NotFoundError, PenstockError
 
 
@@ -153,8 +152,7 @@ class CommitsAreContinued(OptimizerTest):
             self.assertEqual(job.steps(2), losses[start : start + 2])
             job.optimizer.commit()
             job.optimizer.close()
-            with open(os.path.join(run, "run.json"), encoding="utf-8") as file:
-                said = json.load(file)
+            said = _library.read_run(run)
             self.assertEqual(self.state_files(), sorted(said["state"]["paths"]))
         self.assertEqual(len(self.state_files()), 2)
 
@@ -265,7 +263,7 @@ class CommitsAreContinued(OptimizerTest):
                         continue
                     with self.assertRaises(NotFoundError) as caught:
                         train(model, make(tower()), 1)
-                    self.assert_line(caught.exception, run, drive, "has no run.json", "step 0")
+                    self.assert_line(caught.exception, run, drive, "no run is in", "its commits")
 
     def test_a_snapshot_that_is_continued_as_a_run_leaves_the_first(self) -> None:
         run, copy = (os.path.join(self.folder, name) for name in ("run", "copy"))

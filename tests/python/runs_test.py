@@ -1,9 +1,7 @@
-"""Run folders: what belongs to a run stays, and nothing else (docs/pytorch_runs.md)."""
+"""Runs of the package: what belongs to a run stays, and nothing else (docs/run_format.md)."""
 
 from __future__ import annotations
 
-import copy
-import errno
 import json
 import os
 import pathlib
@@ -11,115 +9,92 @@ import shutil
 import subprocess
 import sys
 import unittest
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
+import optimizer_support  # noqa: F401  (finds the package)
+import penstock
+import torch
 from optimizer_support import ROOT, OptimizerTest
-from penstock import _run
-from penstock._run import Run, read_run, write_atomically
-from penstock._snapshot import take_snapshot
+from penstock import _library
+from penstock._commits import Ending
+from penstock._run import Run, state_of
 from penstock.errors import (
     CorruptionError,
     DriveError,
     InvalidArgumentError,
     NotFoundError,
-    OutOfSpaceError,
     PathPermissionError,
     PenstockError,
     UnavailableError,
 )
 
 
-def make_file(folder: str, uuid: str, path: int = 0) -> str:
-    name = f"penstock-{uuid}.state" if path == 0 else f"penstock-{uuid}.{path}.state"
-    file = os.path.join(folder, name)
-    pathlib.Path(file).touch()
-    return file
+class RunTest(OptimizerTest):
+    """Folders, and small trainings in them."""
 
-
-class RunsKeepWhatBelongsToThem(OptimizerTest):
     def setUp(self) -> None:
         super().setUp()
         self.named = os.path.join(self.folder, "run")
+        self.drive = os.path.join(self.folder, "drive")
+        os.mkdir(self.drive)
 
-    def opened(self, *arguments: object) -> Run:
+    def opened(self, *arguments: Any) -> Run:
         run = Run.open(*arguments)
         self.addCleanup(run.close)
         return run
 
-    def test_a_run_without_nvme_has_its_files_in_the_run_folder(self) -> None:
-        run = self.opened(self.named)
-        self.assertEqual(run.folders, [self.named])
-        self.assertEqual(run.continued, [])
+    def training(self, level: int = 1, steps: int = 0, **options: Any) -> tuple[Any, Any]:
+        """Returns a module that made steps, and its optimizer."""
+        torch.manual_seed(7)
+        model = torch.nn.Linear(8, 8)
+        options = {"run": self.named, **options}
+        if level == 2:
+            config = {}
+            if "nvme_path" in options:
+                home = {"device": "nvme", "nvme_path": options.pop("nvme_path")}
+                config["zero_optimization"] = {"stage": 3, "offload_optimizer": home}
+            model, optimizer = penstock.initialize(model, config, **options)
+        else:
+            optimizer = penstock.AdamW(model.parameters(), **options)
+        self.addCleanup(optimizer.close)
+        for _ in range(steps):
+            self.step(model, optimizer)
+        return model, optimizer
 
-    def test_a_run_with_nvme_has_a_folder_of_its_own_on_each_drive(self) -> None:
-        drives = [os.path.join(self.folder, name) for name in ("a", "b")]
-        for drive in drives:
-            os.mkdir(drive)
-        run = self.opened(self.named, drives)
-        for folder, drive in zip(run.folders, drives):
-            self.assertEqual(os.path.dirname(folder), drive)
-            self.assertTrue(os.path.isdir(folder))
+    def step(self, model: Any, optimizer: Any) -> float:
+        loss = model(torch.ones(2, 8)).square().sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return float(loss.detach())
 
-    def test_a_committed_state_is_continued_and_all_other_files_are_removed(self) -> None:
-        run = self.opened(self.named, self.folder)
-        paths = [make_file(run.folders[0], "aa"), make_file(run.folders[0], "aa", 1)]
-        run.note("aa", paths)
-        lost = make_file(run.folders[0], "bb")
-        theirs = os.path.join(run.folders[0], "notes.txt")
-        pathlib.Path(theirs).touch()
-        run.close()
-        self.assertFalse(os.path.exists(lost))
-        again = self.opened(self.named, self.folder)
-        self.assertEqual((again.continued, again.uuid), (paths, "aa"))
-        self.assertTrue(os.path.exists(theirs))
+    def committed(self, **options: Any) -> None:
+        _, optimizer = self.training(steps=1, **options)
+        optimizer.commit()
+        optimizer.close()
 
-    def test_a_moved_state_replaces_the_old_one_and_its_folder(self) -> None:
-        run = self.opened(self.named, self.folder)
-        old = make_file(run.folders[0], "aa")
-        run.note("aa", [old])
-        run.close()
+    def files(self, folder: str) -> set[str]:
+        return set(os.listdir(folder))
+
+
+class RunsKeepWhatBelongsToThem(RunTest):
+    def test_a_run_leads_to_its_state_wherever_that_is(self) -> None:
+        self.committed()
+        (file,) = (name for name in self.files(self.named) if name.endswith(".state"))
+        self.assertEqual(state_of(self.named)["paths"], [os.path.join(self.named, file)])
         other = os.path.join(self.folder, "other")
-        os.mkdir(other)
-        run = self.opened(self.named, other)
-        self.assertEqual(run.continued, [old])
-        run.note("bb", [make_file(run.folders[0], "bb")])
-        self.assertFalse(os.path.exists(os.path.dirname(old)))
-        self.assertEqual(read_run(self.named)["folders"], run.folders)
-
-    def test_a_start_beside_the_state_of_a_run_whose_folder_is_gone_is_refused(self) -> None:
-        run = self.opened(self.named, self.folder)
-        state = make_file(run.folders[0], "aa")
-        run.note("aa", [state])
-        run.close()
-        shutil.rmtree(self.named)
-        for _ in range(2):
-            with self.assertRaises(NotFoundError) as caught:
-                Run.open(self.named, self.folder)
-            self.assert_line(caught.exception, self.named, state)
-        self.assertFalse(os.path.exists(self.named))
-        self.opened(os.path.join(self.folder, "another"), self.folder)
-        shutil.rmtree(run.folders[0])
-        self.assertIsNone(self.opened(self.named, self.folder).uuid)
-
-    def test_a_start_where_a_run_was_moved_away_says_so_and_names_each_folder_of_its_states(
-        self,
-    ) -> None:
-        drives = [os.path.join(self.folder, name) for name in ("a", "b")]
-        for drive in drives:
-            os.mkdir(drive)
-        run = self.opened(self.named, drives)
-        states = [make_file(folder, "aa", i) for i, folder in enumerate(run.folders)]
-        run.note("aa", states)
-        run.close()
-        os.rename(self.named, self.named + "-moved")
-        with self.assertRaises(NotFoundError) as caught:
-            Run.open(self.named, drives)
-        self.assert_line(
-            caught.exception, *states, "if it was moved, open it where it is now", "deletes"
+        self.committed(run=other, nvme_path=self.drive)
+        self.assertEqual(self.files(other), {"run.json", "run.lock"})
+        (path,) = state_of(other)["paths"]
+        stem = path.removesuffix(".state")
+        self.assertEqual(
+            {os.path.join(self.drive, name) for name in self.files(self.drive)},
+            {path, f"{stem}.run"},
         )
-        self.assertNotIn("begin again", str(caught.exception))
-        self.assertEqual(self.opened(self.named + "-moved", drives).continued, states)
+        self.assertEqual(json.loads(pathlib.Path(f"{stem}.run").read_text()), other)
 
     def test_a_run_is_open_once(self) -> None:
         run = self.opened(self.named)
@@ -196,169 +171,60 @@ class RunsKeepWhatBelongsToThem(OptimizerTest):
         self.assertEqual(os.waitpid(child, 0)[1], 0)
         self.assertTrue(os.path.exists(os.path.join(self.named, "run.json")))
 
-    def test_a_run_that_nobody_named_is_removed_once_its_process_is_gone(self) -> None:
-        child = os.fork()
-        if child == 0:
-            run = Run.open(None, self.folder)
-            make_file(run.folders[0], "aa")
-            os._exit(0)
-        os.waitpid(child, 0)
-        (lost,) = os.listdir(self.folder)
-        alive = self.opened(None, self.folder)
-        second = self.opened(None, self.folder)
-        left = sorted(str(r.folder) for r in (alive, second))
-        self.assertEqual(
-            sorted(os.path.join(self.folder, n) for n in os.listdir(self.folder)), left
-        )
-        self.assertNotIn(lost, os.listdir(self.folder))
-
-    def test_a_run_that_nobody_named_stays_with_its_commit(self) -> None:
-        run = self.opened(None, self.folder)
-        run.note("aa", [make_file(run.folders[0], "aa")])
-        run.close()
-        self.opened(None, self.folder)
-        self.assertEqual(read_run(run.folder)["state"]["uuid"], "aa")
-
     def test_other_kinds_and_other_versions_are_refused(self) -> None:
-        run = self.opened(self.named)
-        run.note("aa", [make_file(run.folders[0], "aa")])
-        run.close()
+        self.committed()
         with self.assertRaisesRegex(InvalidArgumentError, "of kind optimizer"):
             Run.open(self.named, None, "module")
         path = pathlib.Path(self.named, "run.json")
         said = json.loads(path.read_text())
-        for text in (json.dumps({**said, "penstock_run": 2}), "[]", "{", json.dumps("run")):
-            write_atomically(path, text)
-            with self.assertRaises(CorruptionError) as caught:
+        for text, word in (
+            (json.dumps({**said, "version": 7}), "version 7"),
+            ("[]", "run.json"),
+            ("{", "run.json"),
+        ):
+            path.write_text(text)
+            with self.assertRaisesRegex(CorruptionError, word) as caught:
                 Run.open(self.named)
             self.assert_line(caught.exception, str(path))
-        self.assertEqual(len(list(pathlib.Path(self.named).glob("*.state"))), 1)
 
-    def test_a_run_json_that_is_cut_or_was_changed_is_refused_by_the_line_that_is_wrong(
-        self,
-    ) -> None:
-        _, file = self.committed("run")
-        path = pathlib.Path(self.named, "run.json")
-        said = json.loads(path.read_text())
-        wrong: list[Any] = [None, 3, "", [], {}, [3], ["relative"], ["/a\0b"]]
-        right: list[Any] = [("state", None), ("folders", [])]
-        for key in sorted(said.keys() - {"penstock_run"}):
-            without = {name: value for name, value in said.items() if name != key}
-            changed = [value for value in wrong if (key, value) not in right]
-            changed += [{"uuid": "aa"}, {"paths": [file]}] if key == "state" else []
-            for text in (without, *({**said, key: value} for value in changed)):
-                with self.subTest(text=text):
-                    path.write_text(json.dumps(text))
-                    with self.assertRaises(CorruptionError) as caught:
-                        Run.open(self.named)
-                    self.assert_line(caught.exception, str(path), key)
-                    self.assertTrue(os.path.exists(file))
-        path.write_text('{"penstock_run": 1}')
-        with self.assertRaisesRegex(CorruptionError, "run.json has no id"):
-            Run.open(self.named)
+    def test_a_run_without_a_commit_goes_with_its_training(self) -> None:
+        for options in ({}, {"nvme_path": self.drive}, {"run": None, "nvme_path": self.drive}):
+            _, optimizer = self.training(steps=1, **options)
+            optimizer.close()
+            self.assertFalse(os.path.exists(self.named))
+            self.assertEqual(self.files(self.drive), set())
 
-    def committed(self, name: str, *arguments: object) -> tuple[str, str]:
-        """Returns the folder of a run that has a commit and is closed, and its state file."""
-        run = Run.open(os.path.join(self.folder, name), *arguments)
-        file = make_file(run.folders[0], "aa")
-        run.note("aa", [file])
-        run.close()
-        return str(run.folder), file
-
-    def test_a_run_of_penstock_train_is_refused_by_what_it_is_and_left_alone(self) -> None:
+    def test_the_folder_of_a_caller_stays_with_what_is_in_it(self) -> None:
         os.mkdir(self.named)
-        info = pathlib.Path(self.named, "run.json")
-        info.write_text('{"version": 1, "program": "0.1.0", "run_uuid": "aa"}')
-        with self.assertRaisesRegex(InvalidArgumentError, "is a run of penstock train, which"):
-            Run.open(self.named)
-        self.assertEqual(os.listdir(self.named), ["run.json"])
+        pathlib.Path(self.named, "notes.txt").touch()
+        self.opened(self.named).close()
+        self.assertEqual(self.files(self.named), {"notes.txt"})
 
-    def test_a_state_that_could_not_be_noted_stays_and_is_noted_by_the_next_call(self) -> None:
-        """Whether the write failed, was interrupted, or both came behind the rename."""
+    def test_a_commit_of_other_parameters_is_refused_by_what_differs(self) -> None:
+        self.committed()
+        with self.assertRaisesRegex(InvalidArgumentError, "another training .its shapes is"):
+            penstock.AdamW(torch.nn.Linear(8, 9).parameters(), run=self.named)
+        with self.assertRaisesRegex(InvalidArgumentError, 'its rule is "AdamW", and "Lion"'):
+            penstock.Lion(torch.nn.Linear(8, 8).parameters(), run=self.named)
 
-        def before(error: BaseException) -> Any:
-            return mock.patch.object(_run, "write_atomically", side_effect=error)
-
-        def behind(error: BaseException) -> Any:
-            return mock.patch.object(_run, "sync_folder", side_effect=error)
-
-        for place in (before, behind):
-            for error in (OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()):
-                for replaces in (False, True):
-                    with self.subTest(place=place.__name__, error=repr(error), replaces=replaces):
-                        self.note_fails(place(error), replaces)
-
-    def note_fails(self, fails: Any, replaces: bool) -> None:
-        self.runs += 1
-        folder, drive = (os.path.join(self.folder, f"{n}-{self.runs}") for n in ("run", "drive"))
-        os.mkdir(drive)
-        old = None
-        if replaces:
-            _, old = self.committed(folder)
-        run = self.opened(folder, drive)
-        file = make_file(run.folders[0], "bb")
-        with fails, self.assertRaises((OutOfSpaceError, KeyboardInterrupt)):
-            run.note("bb", [file])
-        self.assertTrue(os.path.exists(file))
-        self.assertTrue(old is None or os.path.exists(old))
-        ended = copy.copy(run)  # of a training that ends now, but for the lock
-        ended._lock = mock.Mock()
-        ended.close()
-        self.assertTrue(os.path.exists(file))
-        self.assertTrue(old is None or os.path.exists(old))
-        run.note("bb", [file])
-        self.assertEqual(read_run(folder)["state"], {"uuid": "bb", "paths": [file]})
-        run.close()
-        self.assertEqual(self.opened(folder, drive).continued, [file])
-        self.assertTrue(os.path.exists(file))
-
-    def test_a_run_that_is_opened_by_a_link_keeps_its_files(self) -> None:
-        _, file = self.committed("real/run")
-        link = os.path.join(self.folder, "link")
-        os.symlink(os.path.join(self.folder, "real"), link)
-        run = self.opened(os.path.join(link, "run"))
-        self.assertEqual(run.continued, [file])
-        with self.assertRaisesRegex(UnavailableError, "open in this process"):
-            Run.open(os.path.join(self.folder, "real", "run"))
-        run.close()
-        self.assertTrue(os.path.exists(file))
-
-    def test_a_run_that_was_moved_keeps_its_files(self) -> None:
-        folder, file = self.committed("run")
-        moved = os.rename(folder, folder + "-moved") or folder + "-moved"
-        run = self.opened(moved)
-        self.assertEqual(run.continued, [os.path.join(moved, os.path.basename(file))])
-        run.close()
-        self.assertTrue(os.path.exists(run.continued[0]))
-
-    def test_a_run_that_was_copied_leaves_the_files_of_the_first(self) -> None:
-        for nvme in ((), (self.folder,)):
-            with self.subTest(nvme=nvme):
-                folder, file = self.committed(f"run-{len(nvme)}", *nvme)
-                copy = shutil.copytree(folder, folder + "-copy")
-                run = self.opened(copy, *nvme)
-                self.assertNotIn(os.path.dirname(file), run.folders)
-                run.note("bb", [make_file(run.folders[0], "bb")])
-                run.close()
-                self.assertTrue(os.path.exists(file))
-                self.assertEqual(read_run(folder)["state"]["paths"], [file])
-
-    def test_nothing_is_removed_while_a_file_of_the_commit_is_missing(self) -> None:
-        folder, file = self.committed("run")
-        other = make_file(folder, "bb")
-        os.unlink(file)
-        self.opened(folder).close()
-        self.assertTrue(os.path.exists(other))
-
-    def test_a_folder_with_state_files_and_no_run_is_refused_and_stays(self) -> None:
-        os.mkdir(self.named)
-        theirs = make_file(self.named, "0123")
-        with self.assertRaisesRegex(InvalidArgumentError, "no run.json") as caught:
-            Run.open(self.named)
-        self.assert_line(caught.exception)
-        self.assertEqual(os.listdir(self.named), [os.path.basename(theirs)])
+    def test_a_snapshot_by_a_name_is_kept_within_its_run(self) -> None:
+        for level in (1, 2):
+            run = f"{self.named}-{level}"
+            model, optimizer = self.training(level, 1, run=run)
+            kept = optimizer.snapshot("first")
+            self.assertEqual(kept, os.path.join(os.path.realpath(run), "snapshots", "first"))
+            saved = optimizer.state_dict()
+            saved["penstock"]["snapshot"] = kept
+            loss = self.step(model, optimizer)
+            optimizer.commit()
+            optimizer.load_state_dict(saved)
+            self.assertEqual(optimizer.steps, 1)
+            self.assertEqual(self.step(model, optimizer), loss)
+            optimizer.close()
+            self.assertEqual(_library.read_run(run)["snapshots"], ["first"])
 
     def test_what_is_no_path_is_refused_by_name(self) -> None:
+        before = self.files(self.folder)
         for odd in ("", b"", b"bytes", "a\0b", "\ud800"):
             for arguments in ({"folder": odd}, {"folder": self.named, "nvme_path": odd}):
                 with (
@@ -366,7 +232,7 @@ class RunsKeepWhatBelongsToThem(OptimizerTest):
                     self.assertRaisesRegex(InvalidArgumentError, "^penstock: (run|nvme_path) is "),
                 ):
                     Run.open(**arguments)
-        self.assertEqual(os.listdir(self.folder), [])
+        self.assertEqual(self.files(self.folder), before)
 
     def test_a_path_that_cannot_be_a_folder_is_an_error_of_ours(self) -> None:
         file = os.path.join(self.folder, "file")
@@ -384,7 +250,7 @@ class RunsKeepWhatBelongsToThem(OptimizerTest):
         ):
             with self.subTest(odd[:80]), self.assertRaises(PenstockError) as caught:
                 Run.open(odd)
-            self.assertRegex(str(caught.exception), "^penstock: ")
+            self.assert_line(caught.exception)
 
     @unittest.skipIf(os.geteuid() == 0, "root may write everywhere")
     def test_a_folder_that_may_not_be_written_is_named(self) -> None:
@@ -392,6 +258,87 @@ class RunsKeepWhatBelongsToThem(OptimizerTest):
         self.addCleanup(os.chmod, self.folder, 0o700)
         with self.assertRaisesRegex(PathPermissionError, "run"):
             Run.open(self.named)
+
+
+class OlderRunsAreResumed(RunTest):
+    """Runs as the package wrote them before version 3 of the run format."""
+
+    @contextmanager
+    def as_before(self, kind: str, states: str) -> Iterator[dict[str, Any]]:
+        """In it, an engine has its files in ``states``, and commits texts of the older format."""
+        made: dict[str, Any] = {}
+        engine, begin = _library.Engine.__init__, Ending.begin
+
+        def make(self: Any, config: Any, model: Any, options: Any, run: Any = None) -> None:
+            options = {**options, "folders": [states]}
+            for key in ("identity", "snapshot"):
+                options.pop(key, None)
+            made["identity"] = options.pop("older_identity")
+            engine(self, config, model, options)
+            described = self.describe()
+            made["state"] = {"uuid": described["uuid"], "paths": described["state_paths"]}
+
+        def begin_older(self: Any, text: Any) -> None:
+            head = {"penstock_python": 1, "kind": kind, "identity": made["identity"]}
+            begin(self, {**head, **text})
+
+        with (
+            mock.patch.object(_library.Engine, "__init__", make),
+            mock.patch.object(Ending, "begin", begin_older),
+        ):
+            yield made
+
+    def older_run(self, level: int, run: str, nvme: bool) -> float:
+        """Leaves a run with one commit; returns the loss of the step behind it."""
+        kind = "module" if level == 2 else "optimizer"
+        identifier = f"9f0c3a5b7d11223{level}"
+        states = os.path.join(self.drive, f"penstock-{identifier}") if nvme else run
+        os.makedirs(states, exist_ok=True)
+        options = {"nvme_path": self.drive} if nvme else {}
+        with self.as_before(kind, states) as made:
+            model, optimizer = self.training(level, 2, run=run + "-new", **options)
+            optimizer.commit()
+            loss = self.step(model, optimizer)
+            optimizer.close()
+        os.makedirs(run, exist_ok=True)
+        said = {"penstock_run": 1, "id": identifier, "kind": kind, "named": True, "place": run}
+        said.update(folders=[states], state=made["state"])
+        pathlib.Path(run, "run.json").write_text(json.dumps(said))
+        if nvme:
+            pathlib.Path(states, "run.name").write_text(json.dumps({"run": run}))
+        return loss
+
+    def test_an_older_run_goes_on_in_its_files_with_the_same_bits(self) -> None:
+        for level in (1, 2):
+            for nvme in (False, True):
+                with self.subTest(level=level, nvme=nvme):
+                    run = os.path.realpath(f"{self.named}-{level}-{nvme}")
+                    loss = self.older_run(level, run, nvme)
+                    state = state_of(run)
+                    options = {"nvme_path": self.drive} if nvme else {}
+                    model, optimizer = self.training(level, run=run, **options)
+                    self.assertEqual(optimizer.steps, 2)
+                    self.assertEqual(self.step(model, optimizer), loss)
+                    optimizer.commit()
+                    optimizer.close()
+                    self.assertEqual(state_of(run), state)
+                    said = json.loads(pathlib.Path(run, "run.json").read_text())
+                    self.assertEqual((said["version"], said["leftovers"]), (3, []))
+                    _, optimizer = self.training(level, run=run, **options)
+                    self.assertEqual(optimizer.steps, 3)
+                    optimizer.close()
+
+    def test_an_older_run_of_another_training_is_refused(self) -> None:
+        self.older_run(1, self.named, False)
+        with self.assertRaisesRegex(InvalidArgumentError, "is of another training"):
+            penstock.AdamW(torch.nn.Linear(8, 9).parameters(), run=self.named)
+
+    def test_a_lost_older_run_is_noticed_by_its_state(self) -> None:
+        self.older_run(1, self.named, True)
+        shutil.rmtree(self.named)
+        with self.assertRaises(NotFoundError) as caught:
+            Run.open(self.named, self.drive)
+        self.assert_line(caught.exception, self.named, "penstock-9f0c3a5b7d112231", ".state")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Files that are read as a whole, or line by line, have a bound."""
 
-import json
 import os
 import pathlib
 import resource
@@ -8,7 +7,7 @@ import tempfile
 import unittest
 
 import penstock
-from penstock import _check_model, _config, _run, _universal_files
+from penstock import _check_model, _config, _text_files, _universal_files
 from penstock._text_files import MAX_LINE, MAX_TEXT
 from penstock.errors import CorruptionError, InvalidArgumentError
 from penstock.integrations.monitors import CsvMonitor
@@ -41,10 +40,6 @@ class TextFilesTest(unittest.TestCase):
             self.assertIn(part, line)
         self.assertNotIn("\n", line)
 
-    def test_a_huge_run_json_is_refused(self):
-        path = self.huge("run.json")
-        self.assert_refused(CorruptionError, path, lambda: _run.read_run(self.folder))
-
     def test_a_huge_configuration_is_refused(self):
         path = self.huge("config.json")
         self.assert_refused(InvalidArgumentError, path, lambda: _config.read_config(path))
@@ -70,11 +65,10 @@ class TextFilesTest(unittest.TestCase):
             (b"\xff\xfe", "not UTF-8"),
             (b"[" * 100_000, "nested too deep"),
             (b"{", "not JSON"),
-            (json.dumps({}).encode(), "no run of version"),
         ):
             path.write_bytes(data)
             with self.assertRaisesRegex(penstock.CorruptionError, said) as caught:
-                _run.read_run(self.folder)
+                _text_files.parse_json(_text_files.read_text(path), path)
             self.assertNotIn("\n", str(caught.exception))
 
 

@@ -14,8 +14,8 @@ import tempfile
 from typing import Any
 
 from penstock import _state
+from penstock._files import explaining, sync_folder, write_atomically
 from penstock._module_optimizer import ModuleOptimizer
-from penstock._run import explaining, sync_folder, write_atomically
 from penstock._text_files import check_fields, is_count, is_object, parse_json, read_text
 from penstock.errors import CorruptionError, InvalidArgumentError
 

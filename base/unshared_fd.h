@@ -1,0 +1,28 @@
+// A file descriptor whose file a forked child does not keep open, such as one that holds a lock.
+//
+// In a child of a fork the number stands for /dev/null, so that a copy of the object can be
+// destroyed there as usual. A child made by vfork or posix_spawn has the file until it runs its
+// program, if the descriptor was opened with O_CLOEXEC.
+//
+// Threads: one at a time.
+#pragma once
+
+#include "base/unique_fd.h"
+
+namespace penstock {
+
+class UnsharedFd {
+ public:
+  UnsharedFd() = default;
+  explicit UnsharedFd(UniqueFd fd);
+  UnsharedFd(UnsharedFd&& other) noexcept = default;
+  UnsharedFd& operator=(UnsharedFd&& other) noexcept;
+  ~UnsharedFd();
+
+  int get() const { return fd_.get(); }
+
+ private:
+  UniqueFd fd_;
+};
+
+}  // namespace penstock

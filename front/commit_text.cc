@@ -1,0 +1,94 @@
+#include "front/commit_text.h"
+
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "base/strict_json.h"
+#include "front/raw_json.h"
+
+namespace penstock::front {
+namespace {
+
+using nlohmann::json;
+
+/// The key that only commits of the package's older format have, with the version of its text.
+constexpr const char* kOlder = "penstock_python";
+constexpr int kOlderVersion = 1;
+constexpr const char* kOlderCallers[] = {"groups", "random", "calls", "attached"};
+
+Error OtherTraining(const std::string& run, const std::string& how) {
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "the commit of {} is of another training ({}); make the same optimizer, or name "
+                   "another run",
+                   run, how);
+}
+
+Error NotOfARun(const std::string& run, const std::string& what) {
+  return MakeError(ErrorCode::kCorruption, "the commit of {} {}; it was not made by a run", run,
+                   what);
+}
+
+Status CheckSame(const json& there, const Identity& identity, const std::string& run) {
+  const json asked = json::parse(identity.keys);
+  for (const json& object : {there, asked}) {
+    for (const auto& [key, value] : object.items()) {
+      const json had = there.value(key, json());
+      const json has = asked.value(key, json());
+      if (had == has) continue;
+      if (key == "kind") {
+        return MakeError(ErrorCode::kInvalidArgument,
+                         "the commit of {} is of kind {}, and {} was asked for", run, Excerpt(had),
+                         Excerpt(has));
+      }
+      return OtherTraining(
+          run, fmt::format("its {} is {}, and {} was asked for", key, Excerpt(had), Excerpt(has)));
+    }
+  }
+  return {};
+}
+
+Result<std::string> OlderCallersPart(const json& text, const Identity& identity,
+                                     const std::string& raw, const std::string& run) {
+  if (text.at(kOlder) != kOlderVersion) {
+    return NotOfARun(
+        run, fmt::format("has a text of version {}, which is not known", Excerpt(text.at(kOlder))));
+  }
+  if (text.value("kind", json()) != json::parse(identity.keys).value("kind", json())) {
+    return MakeError(ErrorCode::kInvalidArgument, "the commit of {} is of kind {}", run,
+                     Excerpt(text.value("kind", json())));
+  }
+  if (text.value("identity", json()) != identity.older) {
+    return OtherTraining(run, "the rule, or names, shapes, dtypes or groups of parameters differ");
+  }
+  std::string caller;
+  for (const char* key : kOlderCallers) {
+    const std::string_view value = RawValue(raw, key);
+    if (value.empty()) return NotOfARun(run, fmt::format("has no {}", key));
+    caller += fmt::format(R"({}"{}":{})", caller.empty() ? "{" : ",", key, value);
+  }
+  return caller + "}";
+}
+
+}  // namespace
+
+Result<std::string> MakeCommitText(const Identity& identity, const std::string& caller) {
+  PENSTOCK_TRY(
+      ParseJsonObject(caller, "the text of the commit", ErrorCode::kInvalidArgument).status());
+  return fmt::format(R"({{"run":{},"caller":{}}})", identity.keys, caller);
+}
+
+Result<std::string> CallersPart(const std::string& text, const Identity& identity,
+                                const std::string& run) {
+  PENSTOCK_ASSIGN(const json parsed, ParseJsonObject(text, "the text of the commit of " + run,
+                                                     ErrorCode::kCorruption));
+  if (parsed.contains(kOlder)) return OlderCallersPart(parsed, identity, text, run);
+  for (const char* key : {"run", "caller"}) {
+    if (!parsed.contains(key) || !parsed[key].is_object()) {
+      return NotOfARun(run, fmt::format("has no object \"{}\"", key));
+    }
+  }
+  PENSTOCK_TRY(CheckSame(parsed["run"], identity, run));
+  return std::string(RawValue(text, "caller"));
+}
+
+}  // namespace penstock::front

@@ -1,0 +1,62 @@
+#include "front/run_handle.h"
+
+#include <cstdlib>
+#include <set>
+
+#include "base/mutex.h"
+
+namespace penstock::front {
+namespace {
+
+struct OpenRuns {
+  Mutex mutex;
+  std::set<std::shared_ptr<SharedRun>> runs GUARDED_BY(mutex);
+};
+
+/// Never destroyed: it is used at the end of the process.
+OpenRuns& Open() {
+  static auto* const open = new OpenRuns;
+  return *open;
+}
+
+/// Leaves out a run whose engine a thread is using now, and those that a fork has inherited.
+void CloseAll() {
+  MutexLock lock(Open().mutex);
+  for (const std::shared_ptr<SharedRun>& shared : Open().runs) {
+    if (shared->process != ::getpid()) continue;
+    const std::unique_lock<std::mutex> alone(shared->mutex, std::try_to_lock);
+    if (alone && !shared->has_engine) static_cast<void>(Close(*shared));
+  }
+}
+
+}  // namespace
+
+Status Close(SharedRun& shared) {
+  if (shared.run == nullptr) return {};
+  shared.ends_with_engine = shared.has_engine;
+  if (shared.has_engine) return {};
+  const std::unique_ptr<TrainingRun> run = std::move(shared.run);
+  return run->Close();
+}
+
+void LeaveRun(SharedRun& shared) {
+  const std::lock_guard lock(shared.mutex);
+  shared.has_engine = false;
+  if (shared.run == nullptr) return;
+  shared.run->Left();
+  if (shared.ends_with_engine) static_cast<void>(Close(shared));
+}
+
+void CloseAtExit(const std::shared_ptr<SharedRun>& shared) {
+  static const bool registered = std::atexit(CloseAll) == 0;
+  static_cast<void>(registered);  // without it, the next start removes what they leave
+  MutexLock lock(Open().mutex);
+  Open().runs.insert(shared);
+}
+
+void Forget(const std::shared_ptr<SharedRun>& shared) {
+  MutexLock lock(Open().mutex);
+  Open().runs.erase(shared);
+}
+
+}  // namespace penstock::front

@@ -1,0 +1,40 @@
+// What a penstock_run of the C interface is, and what becomes of those that nobody closes: they are
+// closed when the process begins to end, behind their engines.
+//
+// Threads: any.
+#pragma once
+
+#include <unistd.h>
+
+#include <memory>
+#include <mutex>
+
+#include "base/result.h"
+#include "front/training_run.h"
+
+namespace penstock::front {
+
+/// A run, which its engine uses as well, and the lock that lets one call at a time use it. A call
+/// on the engine takes the engine's lock first.
+struct SharedRun {
+  std::unique_ptr<TrainingRun> run;  ///< none: it was closed
+  bool ends_with_engine = false;     ///< it was closed before its engine
+  bool has_engine = false;
+  const pid_t process = ::getpid();
+  std::mutex mutex;  ///< which can be tried, unlike ours
+};
+
+/// Closes the run, or has the end of its engine close it. Precondition: the mutex is held.
+Status Close(SharedRun& shared);
+/// Says that the run's engine has ended.
+void LeaveRun(SharedRun& shared);
+
+/// Has the run closed at the end of the process, unless Forget is called before.
+void CloseAtExit(const std::shared_ptr<SharedRun>& shared);
+void Forget(const std::shared_ptr<SharedRun>& shared);
+
+}  // namespace penstock::front
+
+struct penstock_run {
+  std::shared_ptr<penstock::front::SharedRun> shared;
+};

@@ -1,0 +1,142 @@
+#include "front/training_run.h"
+
+#include <utility>
+
+#include "offload/state_names.h"
+#include "offload/uuid.h"
+#include "offload/whole_state.h"
+#include "run/run_copy.h"
+#include "run/run_folder.h"
+#include "run/snapshot.h"
+
+namespace penstock::front {
+namespace {
+
+train::StateFiles FilesOf(const Training& training) {
+  const zero::StatePort& states = training.engine();
+  return train::StateFiles::OfOneRank(states.state_paths(), states.state_uuid());
+}
+
+/// The files of the commit in a snapshot, or in another run's folder.
+Result<train::StateFiles> FilesIn(const std::string& folder) {
+  PENSTOCK_ASSIGN(const train::RunInfo info, train::ReadRunInfo(folder));
+  if (info.state) return *info.state;
+  return MakeError(ErrorCode::kInvalidArgument, "{} has no commit; name another snapshot", folder);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<TrainingRun>> TrainingRun::Open(const std::string& options,
+                                                       const std::string& program) {
+  PENSTOCK_ASSIGN(train::RunRequest request, ParseRunRequest(options));
+  request.program = program;
+  PENSTOCK_ASSIGN(train::HeldRun run, train::HeldRun::Open(request));
+  return std::unique_ptr<TrainingRun>(new TrainingRun(std::move(run)));
+}
+
+Result<Plan> TrainingRun::PlanOf(const std::string& config, const std::string& model,
+                                 const std::string& options) {
+  PENSTOCK_ASSIGN(const TrainingInRun own, ParseTrainingInRun(options));
+  identity_ = own.identity;
+  std::optional<train::StateFiles> from = run_.info().state;
+  if (own.snapshot) {
+    PENSTOCK_ASSIGN(from, FilesIn(*own.snapshot));
+  }
+  const std::optional<std::vector<std::string>> in_place =
+      own.snapshot ? std::nullopt : run_.OwnFolders();
+  PENSTOCK_ASSIGN(Plan plan,
+                  MakePlan(config, model,
+                           WithPlaces(own.rest, in_place ? *in_place : run_.state_folders(),
+                                      from ? from->all() : std::vector<std::string>())));
+  plan.in_new_files = !in_place;
+  plan.check_commit = [this, uuid = from ? from->uuid : std::string()](
+                          const zero::CommittedState& commit) { return CheckCommit(commit, uuid); };
+  plan.place_new_files = [this](zero::EngineOptions& engine) { return PlaceNewFiles(engine); };
+  return plan;
+}
+
+Status TrainingRun::CheckCommit(const zero::CommittedState& commit, const std::string& uuid) {
+  if (commit.uuid() != uuid) {
+    return MakeError(
+        ErrorCode::kCorruption,
+        "run.json of {} names the state {}, and its files are of the state {}: another "
+        "run's file is in its place, or run.json was changed; put back what was there",
+        run_.path(), uuid, commit.uuid());
+  }
+  PENSTOCK_ASSIGN(continued_, CallersPart(commit.train_state().run_json, identity_, run_.path()));
+  return {};
+}
+
+/// Has run.json name the files of a new state before they are made.
+Status TrainingRun::PlaceNewFiles(zero::EngineOptions& engine) {
+  PENSTOCK_ASSIGN(const offload::Uuid uuid, offload::RandomUuid());
+  engine.state_uuid = uuid;
+  engine.state_folders = run_.state_folders();
+  return run_.Announce(train::StateFiles::OfOneRank(
+      offload::StatePathsIn(engine.state_folders, uuid), offload::ToString(uuid)));
+}
+
+Result<std::unique_ptr<Training>> TrainingRun::Create(const std::string& config,
+                                                      const std::string& model,
+                                                      const std::string& options) {
+  if (has_training_) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "run {} has an engine already; close that one before another is made",
+                     run_.path());
+  }
+  continued_.reset();
+  PENSTOCK_ASSIGN(Plan plan, PlanOf(config, model, options));
+  Result<std::unique_ptr<Training>> training = Training::Create(std::move(plan));
+  Status made = training.status();
+  if (made.ok()) made = WatchRun(**training);
+  if (made.ok() && continued_) made = Note(**training);
+  if (!made.ok()) {
+    if (training.ok()) training->reset();  // its files have to be closed to be removed
+    static_cast<void>(run_.RemoveLeftovers());
+    return made.error();
+  }
+  has_training_ = true;
+  return training;
+}
+
+Status TrainingRun::WatchRun(Training& training) {
+  PENSTOCK_ASSIGN(FolderWatch watch, run_.Watch());
+  training.Watch(std::move(watch));
+  watched_ = run_.writes();
+  return {};
+}
+
+/// Has run.json name the state of a training that has a durable commit.
+Status TrainingRun::Note(Training& training) {
+  const Status noted = run_.NoteCommit(FilesOf(training));
+  // Its own writes replace the file. What was not written here is not taken for it.
+  if (run_.writes() != watched_) PENSTOCK_TRY(WatchRun(training));
+  return noted;
+}
+
+Status TrainingRun::BeginCommit(Training& training, const std::string& caller) {
+  PENSTOCK_ASSIGN(std::string text, MakeCommitText(identity_, caller));
+  PENSTOCK_TRY(FinishCommit(training));
+  return training.BeginCommit(std::move(text));
+}
+
+Status TrainingRun::FinishCommit(Training& training) {
+  PENSTOCK_TRY(training.FinishCommit());
+  return training.committed() ? Note(training) : Status();
+}
+
+Result<std::string> TrainingRun::Snapshot(Training& training, const std::string& name) {
+  PENSTOCK_TRY(FinishCommit(training));
+  PENSTOCK_ASSIGN(const offload::WholeState state, training.OpenCommit());
+  if (name.find('/') != std::string::npos) return train::CopyRun(run_.info(), state, name);
+  PENSTOCK_TRY(train::TakeSnapshot(
+      run_.folder(), run_.info(), state, name, [] { return false; }, [](const std::string&) {}));
+  PENSTOCK_ASSIGN(const Folder snapshot, train::OpenSnapshot(run_.folder(), name));
+  return snapshot.path();
+}
+
+std::string TrainingRun::Describe() {
+  return DescribeRun(run_.folder(), run_.info(), run_.TakeNotices());
+}
+
+}  // namespace penstock::front

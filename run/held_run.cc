@@ -1,0 +1,363 @@
+#include "run/held_run.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <system_error>
+
+#include "base/files.h"
+#include "base/mutex.h"
+#include "offload/state_names.h"
+#include "offload/uuid.h"
+#include "run/leftovers.h"
+#include "run/moved_run.h"
+#include "run/run_folder.h"
+#include "run/state_owner.h"
+
+namespace penstock::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kTemporaryName = "penstock-";
+constexpr size_t kTemporaryDigits = 16;
+
+Result<std::string> NewUuid() {
+  PENSTOCK_ASSIGN(const offload::Uuid uuid, offload::RandomUuid());
+  return offload::ToString(uuid);
+}
+
+bool Exists(const std::string& path) {
+  std::error_code ignored;
+  return fs::exists(fs::symlink_status(path, ignored));
+}
+
+Result<std::vector<std::string>> FoldersOnDrives(const std::vector<std::string>& paths) {
+  std::vector<std::string> folders;
+  for (const std::string& path : paths) {
+    PENSTOCK_ASSIGN(folders.emplace_back(), CanonicalPath(path));
+    std::error_code ignored;
+    if (fs::is_directory(folders.back(), ignored)) continue;
+    return MakeError(ErrorCode::kNotFound, "nvme_path {} is no folder; make it first", path);
+  }
+  return folders;
+}
+
+/// Errors: kInvalidArgument if `path`, where no run is, has states, which are somebody's.
+Status CheckNotForeign(const std::string& path) {
+  const std::vector<std::string> states = offload::AllStatesIn(path);
+  if (states.empty()) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "{} has {} and no run.json, so it is no run; name another folder", path,
+                   SplitPath(states.front()).second);
+}
+
+Status CheckKind(const RunInfo& info, RunKind kind, const std::string& path) {
+  if (info.kind == kind) return {};
+  if (info.kind == RunKind::kTrain) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "{} is a run of penstock train, which resumes it with --resume; name another "
+                     "folder",
+                     path);
+  }
+  const auto name = [](RunKind of) { return of == RunKind::kModule ? "module" : "optimizer"; };
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "run {} is of kind {}, and {} was asked for; name another run", path,
+                   name(info.kind), name(kind));
+}
+
+/// The folders of runs that this process has open. The lock would refuse them as well, but only
+/// after a wait, and its message could not say that no other process has to end.
+struct OpenFolders {
+  Mutex mutex;
+  std::set<FileId> ids GUARDED_BY(mutex);
+};
+
+/// Never destroyed: runs are closed at the end of the process, too.
+OpenFolders& Open() {
+  static auto* const open = new OpenFolders;
+  return *open;
+}
+
+/// Marks a folder as open until the last copy of what is returned ends; null if it is already.
+std::shared_ptr<const FileId> MarkOpen(const FileId& id) {
+  {
+    MutexLock lock(Open().mutex);
+    if (!Open().ids.insert(id).second) return nullptr;
+  }
+  return {new FileId(id), [](const FileId* marked) {
+            MutexLock lock(Open().mutex);
+            Open().ids.erase(*marked);
+            delete marked;
+          }};
+}
+
+/// Whether all files of a state lie in a folder.
+bool LiesIn(const StateFiles& state, const std::string& folder) {
+  return std::ranges::all_of(
+      state.all(), [&](const std::string& path) { return SplitPath(path).first == folder; });
+}
+
+/// Whether a folder for states is one of a drive's: the drive's path, or one in it that the package
+/// made for a run.
+bool IsOn(const std::string& folder, const std::string& drive) {
+  if (folder == drive) return true;
+  const auto [around, name] = SplitPath(folder);
+  return around == drive && name.starts_with(kTemporaryName);
+}
+
+/// Removes a folder in which version 1 of the package had one run's states, if it has none left.
+void RemoveOlderFolder(const std::string& path) {
+  constexpr const char* kName = "run.name";  // of the run, beside them
+  const Result<Folder> folder = Folder::Open(path);
+  if (!folder.ok()) return;
+  const Result<std::vector<std::string>> names = folder->List();
+  if (!names.ok() || *names != std::vector<std::string>{kName}) return;
+  if (!folder->RemoveFile(kName).ok()) return;
+  const auto [around, name] = SplitPath(path);
+  const Result<Folder> parent = Folder::Open(around);
+  if (parent.ok()) static_cast<void>(parent->RemoveFolder(name));
+}
+
+}  // namespace
+
+Result<std::string> CanonicalPath(const std::string& path) {
+  if (path.empty() || path.find('\0') != std::string::npos) {
+    return MakeError(ErrorCode::kInvalidArgument, "\"{}\" is no path", path);
+  }
+  std::error_code error;
+  const fs::path absolute = fs::absolute(path, error);
+  if (error) return ErrnoError(error.value(), "looking at " + path);
+  fs::path canonical = fs::weakly_canonical(absolute, error);
+  if (error) return ErrnoError(error.value(), "looking at " + path);
+  if (!canonical.has_filename() && canonical.has_relative_path()) {
+    canonical = canonical.parent_path();
+  }
+  return canonical.string();
+}
+
+Result<HeldRun> HeldRun::Open(const RunRequest& request) {
+  RunRequest asked = request;
+  PENSTOCK_ASSIGN(asked.nvme_paths, FoldersOnDrives(request.nvme_paths));
+  if (!asked.folder && asked.nvme_paths.empty()) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "neither run nor nvme_path is given, so there is no place for the state file; "
+                     "give nvme_path=, a folder on a drive, or run=, a folder for this training");
+  }
+  if (asked.folder) {
+    PENSTOCK_ASSIGN(const std::string path, CanonicalPath(*asked.folder));
+    return OpenAt(asked, path);
+  }
+  RemoveAbandoned(asked.nvme_paths.front());
+  PENSTOCK_ASSIGN(const std::string uuid, NewUuid());
+  return OpenAt(asked, fmt::format("{}/{}{}", asked.nvme_paths.front(), kTemporaryName,
+                                   uuid.substr(0, kTemporaryDigits)));
+}
+
+Result<HeldRun> HeldRun::OpenAt(const RunRequest& request, const std::string& path) {
+  // Before anything is made: a folder that is another's stays as it is.
+  const Result<RunInfo> found = ReadRunInfo(path);
+  if (found.ok()) {
+    PENSTOCK_TRY(CheckKind(*found, request.kind, path));
+  } else if (found.error().code != ErrorCode::kNotFound) {
+    return found.error();
+  } else {
+    PENSTOCK_TRY(CheckNotForeign(path));
+    PENSTOCK_TRY(CheckNoOrphan(path, request.nvme_paths));
+  }
+  PENSTOCK_ASSIGN(const std::vector<std::string> made, MakeFolders(path));
+  PENSTOCK_ASSIGN(Folder folder, Folder::Open(path));
+  PENSTOCK_ASSIGN(const FileId id, IdOf(folder.fd(), path));
+  std::shared_ptr<const FileId> mark = MarkOpen(id);
+  if (mark == nullptr) {
+    return MakeError(ErrorCode::kUnavailable,
+                     "run {} is open in this process already; close what has it, or name another "
+                     "run",
+                     path);
+  }
+  Result<RunLock> lock = RunLock::Take(folder);
+  if (!lock.ok() && lock.error().code == ErrorCode::kUnavailable) {
+    return MakeError(ErrorCode::kUnavailable,
+                     "run {} is in use by another process; end that process, or name another run",
+                     path);
+  }
+  PENSTOCK_TRY(lock.status());
+  HeldRun run(std::move(folder), *std::move(lock));
+  run.mark_ = std::move(mark);
+  run.made_ = !made.empty();
+  Result<RunInfo> info = ReadRunInfo(run.folder_);
+  if (!info.ok() && info.error().code != ErrorCode::kNotFound) return info.error();
+  const Status opened = info.ok() ? run.Resume(request, *std::move(info)) : run.Begin(request);
+  if (!opened.ok() && !info.ok()) run.RemoveBegun();
+  PENSTOCK_TRY(opened);
+  run.state_folders_ = request.nvme_paths;
+  if (run.state_folders_.empty()) run.state_folders_ = {path};
+  if (run.info_.temporary) run.state_folders_.front() = path;
+  return run;
+}
+
+Status HeldRun::Begin(const RunRequest& request) {
+  RunInfo info;
+  info.kind = request.kind;
+  info.program = request.program;
+  PENSTOCK_ASSIGN(info.run_uuid, NewUuid());
+  info.place = path();
+  places_ = {path()};
+  info.temporary = !request.folder;
+  return Write(std::move(info));
+}
+
+Status HeldRun::Resume(const RunRequest& request, RunInfo info) {
+  PENSTOCK_TRY(CheckKind(info, request.kind, path()));
+  PENSTOCK_TRY(TakeUnnamedCommit(&info));
+  PENSTOCK_ASSIGN(const std::string uuid, NewUuid());
+  places_ = {info.place, path()};
+  is_copy_ = IsCopy(folder_, info);
+  if (is_copy_) BecomeOwn(folder_, uuid, &info);
+  if (info.run_uuid.empty()) info.run_uuid = uuid;
+  if (info.state && LiesIn(*info.state, path())) is_copy_ = false;  // its files were copied with it
+  if (!is_copy_) info.place = path();
+  info.format = RunFormat::kCurrent;
+  PENSTOCK_TRY(Write(std::move(info)));
+  return RemoveLeftovers();
+}
+
+std::optional<std::vector<std::string>> HeldRun::OwnFolders() const {
+  if (!info_.state || is_copy_ || info_.state->ranks.size() != 1) return std::nullopt;
+  const std::vector<std::string>& paths = info_.state->ranks.front().paths;
+  if (paths.size() != state_folders_.size()) return std::nullopt;
+  std::vector<std::string> folders;
+  for (size_t i = 0; i < paths.size(); ++i) {
+    folders.push_back(SplitPath(paths[i]).first);
+    if (!IsOn(folders.back(), state_folders_[i]) && folders.back() != path()) return std::nullopt;
+  }
+  return folders;
+}
+
+Status HeldRun::Write(RunInfo info) {
+  unsure_ = true;
+  ++writes_;
+  const Status written = WriteRunInfo(folder_, info);
+  Result<FolderWatch> watch = Watch();  // a write that failed may have replaced the file
+  if (watch.ok()) watch_ = *std::move(watch);
+  PENSTOCK_TRY(written);
+  info_ = std::move(info);
+  unsure_ = false;
+  return watch.status();
+}
+
+Status HeldRun::Announce(const StateFiles& state) {
+  RunInfo info = info_;
+  info.leftovers.push_back(state);
+  PENSTOCK_TRY(Write(std::move(info)));
+  NoteOwner(state, folder_, [this](const std::string& notice) { notices_.push_back(notice); });
+  return {};
+}
+
+Status HeldRun::NoteCommit(const StateFiles& state) {
+  if (!unsure_ && info_.state && info_.state->uuid == state.uuid) return {};
+  RunInfo info = info_;
+  std::erase_if(info.leftovers, [&](const StateFiles& left) { return left.uuid == state.uuid; });
+  if (info.state && info.state->uuid != state.uuid && !is_copy_) {
+    info.leftovers.push_back(*info.state);
+  }
+  info.state = state;
+  info.place = path();
+  unnoted_ = state;
+  PENSTOCK_TRY(Write(std::move(info)));
+  unnoted_.reset();
+  is_copy_ = false;
+  return RemoveLeftovers();
+}
+
+/// Takes back what a beginning that failed has made.
+void HeldRun::RemoveBegun() {
+  watch_.reset();
+  static_cast<void>(folder_.RemoveFile(kInfoName));
+  static_cast<void>(folder_.RemoveFile(kLockName));
+  const auto [around, name] = SplitPath(path());
+  const Result<Folder> parent = Folder::Open(around);
+  if (made_ && parent.ok()) static_cast<void>(lock_.RemoveFolder(*parent, name));
+}
+
+/// Whether every file of the newest commit is there: else its drive is away, or all is not as it
+/// seems.
+bool HeldRun::StateIsThere() const {
+  return !info_.state || std::ranges::all_of(info_.state->all(), Exists);
+}
+
+Status HeldRun::RemoveLeftovers() {
+  if (info_.leftovers.empty() || unsure_ || !StateIsThere()) return {};
+  RunInfo info = info_;
+  std::erase_if(info.leftovers, [&](const StateFiles& state) {
+    if (info.state && info.state->uuid == state.uuid) return true;
+    const Notify notify = [&](const std::string& notice) {
+      notices_.push_back("a state without a commit is left behind: " + notice);
+    };
+    if (!RemoveState(state, places_, notify)) return false;
+    RemoveOlderFolder(SplitPath(state.first()).first);
+    return true;
+  });
+  if (info.leftovers.size() == info_.leftovers.size()) return {};
+  return Write(std::move(info));
+}
+
+bool HeldRun::IsWhole() const { return watch_ && watch_->Check().ok(); }
+
+Status HeldRun::Close() {
+  Status removed;
+  if (IsWhole()) {
+    if (unnoted_) removed = NoteCommit(StateFiles(*unnoted_));
+    if (removed.ok()) removed = RemoveLeftovers();
+    if (removed.ok() && !unsure_ && !info_.state && info_.leftovers.empty()) removed = RemoveRun();
+  }
+  watch_.reset();
+  lock_.Release();
+  mark_.reset();
+  return removed;
+}
+
+/// The folder goes if nothing else is in it and it is the run's alone.
+Status HeldRun::RemoveRun() {
+  watch_.reset();  // its file is removed, and has to be closed for that on NFS
+  PENSTOCK_TRY(folder_.RemoveFile(kInfoName));
+  PENSTOCK_TRY(folder_.RemoveFile(kLockName));
+  if (!made_ && !info_.temporary) return {};
+  const auto [around, name] = SplitPath(path());
+  PENSTOCK_ASSIGN(const Folder parent, Folder::Open(around));
+  static_cast<void>(lock_.RemoveFolder(parent, name));  // unless the user has put something there
+  return {};
+}
+
+/// Removes temporary runs without a commit whose process is gone.
+void HeldRun::RemoveAbandoned(const std::string& root) {
+  const Result<Folder> around = Folder::Open(root);
+  if (!around.ok()) return;
+  const Result<std::vector<std::string>> names = around->List();
+  if (!names.ok()) return;
+  for (const std::string& name : *names) {
+    if (!name.starts_with(kTemporaryName)) continue;
+    Result<Folder> folder = around->OpenFolder(name);
+    if (!folder.ok()) continue;
+    const auto is_abandoned = [&](const Result<RunInfo>& info) {
+      return info.ok() && info->kind != RunKind::kTrain && info->temporary && !info->state &&
+             info->place == folder->path();
+    };
+    if (!is_abandoned(ReadRunInfo(*folder))) continue;
+    Result<RunLock> lock = RunLock::TryTake(*folder);
+    if (!lock.ok()) continue;
+    Result<RunInfo> info = ReadRunInfo(*folder);
+    if (!is_abandoned(info)) continue;
+    HeldRun run(*std::move(folder), *std::move(lock));
+    run.info_ = *std::move(info);
+    run.places_ = {run.path()};
+    Result<FolderWatch> watch = run.Watch();
+    if (!watch.ok()) continue;
+    run.watch_ = *std::move(watch);
+    if (run.info_.run_uuid.empty()) run.info_.run_uuid = name;  // of the older format
+    static_cast<void>(run.Close());  // what fails can wait for the next run
+  }
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,105 @@
+// A run that a front end trains: begun or resumed, locked, and written in the order of
+// docs/run_format.md. Nothing exists that its run.json does not name.
+//
+// Front ends other than penstock train use it (front/training_run.h). What a commit says and how a
+// state is moved is theirs.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/folder.h"
+#include "base/folder_watch.h"
+#include "base/result.h"
+#include "run/run_info.h"
+#include "run/run_lock.h"
+
+namespace penstock::train {
+
+/// Which run is to be opened.
+struct RunRequest {
+  std::optional<std::string> folder;    ///< none: a temporary run in the first of `nvme_paths`
+  std::vector<std::string> nvme_paths;  ///< which exist
+  RunKind kind = RunKind::kOptimizer;
+  std::string program;  ///< the version of the one that asks
+};
+
+/// Returns a path absolute and without links; it need not exist. Errors: kInvalidArgument for what
+/// is no path; of looking at it.
+Result<std::string> CanonicalPath(const std::string& path);
+
+class HeldRun {
+ public:
+  /// Begins the run or opens it, removes what a killed process left, and has run.json say all that
+  /// is known. Errors: kNotFound for a folder of `nvme_paths` that is not there, and for a run
+  /// whose folder was lost and whose state is in one of them; kInvalidArgument for a run of another
+  /// kind, and for a folder that has states and is no run; kUnavailable for a run that is open; of
+  /// ReadRunInfo; of writing.
+  static Result<HeldRun> Open(const RunRequest& request);
+  HeldRun(HeldRun&& other) noexcept = default;
+  HeldRun& operator=(HeldRun&& other) = delete;
+  /// Ends the lock alone; see Close.
+  ~HeldRun() = default;
+
+  const Folder& folder() const { return folder_; }
+  const std::string& path() const { return folder_.path(); }
+  const RunInfo& info() const { return info_; }
+  /// Where the files of a new state go, one folder for each path.
+  const std::vector<std::string>& state_folders() const { return state_folders_; }
+  /// The folders of the newest commit's files, if the run may go on in these: they are the run's
+  /// own, and lie in its folders for states. Else the state is to be moved.
+  std::optional<std::vector<std::string>> OwnFolders() const;
+  /// What the user has to know; each is given once.
+  std::vector<std::string> TakeNotices() { return std::exchange(notices_, {}); }
+
+  /// Names a state before its files are made.
+  Status Announce(const StateFiles& state);
+  /// Names the state that has the newest commit, and removes the one that it replaces. After an
+  /// error nothing is removed until it has succeeded; Close tries it once more.
+  Status NoteCommit(const StateFiles& state);
+  /// Removes the files of states without a commit. What cannot be removed stays named.
+  Status RemoveLeftovers();
+
+  /// Returns a watch of the folder and the run.json that were written last.
+  Result<FolderWatch> Watch() const { return FolderWatch::Begin(folder_, {kInfoName}); }
+  /// How often run.json was written, or may have been: a watch is of the file that was there then.
+  uint64_t writes() const { return writes_; }
+
+  /// Removes what has no commit, and the run if it has none, and ends the lock. If the folder is
+  /// gone, or run.json may not say what is so, everything stays. To be called once.
+  Status Close();
+
+ private:
+  HeldRun(Folder folder, RunLock lock) : folder_(std::move(folder)), lock_(std::move(lock)) {}
+  static Result<HeldRun> OpenAt(const RunRequest& request, const std::string& path);
+  Status Begin(const RunRequest& request);
+  Status Resume(const RunRequest& request, RunInfo info);
+  Status Write(RunInfo info);
+  bool StateIsThere() const;
+  bool IsWhole() const;
+  Status RemoveRun();
+  void RemoveBegun();
+  static void RemoveAbandoned(const std::string& root);
+
+  Folder folder_;
+  std::shared_ptr<const FileId> mark_;  ///< that this process has the folder open
+  RunLock lock_;
+  RunInfo info_;
+  std::vector<std::string> state_folders_;
+  std::vector<std::string> places_;    ///< where the run was and is, as files beside its states say
+  bool made_ = false;                  ///< the folder, by this process
+  bool is_copy_ = false;               ///< info_.state is another run's, and may be read only
+  bool unsure_ = false;                ///< whether run.json says info_ or what was to replace it
+  std::optional<StateFiles> unnoted_;  ///< has the newest commit, which run.json may not say
+  std::optional<FolderWatch> watch_;
+  uint64_t writes_ = 0;
+  std::vector<std::string> notices_;
+};
+
+}  // namespace penstock::train

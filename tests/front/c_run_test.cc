@@ -1,0 +1,456 @@
+// Runs of the C interface: what belongs to a run stays, and nothing else (docs/run_format.md).
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <set>
+
+#include "tests/front/c_training.h"
+
+namespace penstock::front {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+const json kIdentity{{"kind", "optimizer"}, {"rule", "AdamW"}, {"names", "1234"}};
+
+/// Of a configuration whose engine cannot continue in the files of the others.
+const json kOneSlot{{"penstock", {{"durable", false}}}};
+
+class CRun {
+ public:
+  explicit CRun(const json& options) {
+    json all{{"kind", "optimizer"}};
+    all.update(options);
+    code = penstock_open_run(all.dump().c_str(), &handle);
+    if (code != PENSTOCK_OK) error = penstock_error();
+  }
+  CRun(const CRun&) = delete;
+  CRun& operator=(const CRun&) = delete;
+  ~CRun() { Close(); }
+
+  int Close() { return penstock_close_run(std::exchange(handle, nullptr)); }
+  json Describe() const {
+    char* text = nullptr;
+    EXPECT_EQ(penstock_describe_run(handle, &text), PENSTOCK_OK) << penstock_error();
+    json value = json::parse(text == nullptr ? "null" : text);
+    penstock_free(text);
+    return value;
+  }
+  std::string folder() const { return Describe()["folder"]; }
+
+  CEngine Create(const Home& home, const std::string& drive, const json& more = json::object(),
+                 const json& changes = json::object()) const {
+    json options{{"identity", kIdentity}};
+    options.update(more);
+    json config = ConfigOf(home, drive);
+    config.merge_patch(changes);
+    return {handle, config, ModelOf("bf16"), options};
+  }
+
+  penstock_run* handle = nullptr;
+  int code = PENSTOCK_OK;
+  std::string error;
+};
+
+int Commit(penstock_engine* engine, const json& caller) {
+  const int begun = penstock_begin_commit(engine, caller.dump().c_str());
+  return begun == PENSTOCK_OK ? penstock_finish_commit(engine) : begun;
+}
+
+json RunJson(const std::string& folder) {
+  std::ifstream file(folder + "/run.json");
+  return json::parse(file);
+}
+
+std::set<std::string> FilesIn(const std::string& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename());
+  return names;
+}
+
+std::set<std::string> StatesIn(const std::string& folder) {
+  std::set<std::string> names = FilesIn(folder);
+  std::erase_if(names, [](const std::string& name) { return !name.ends_with(".state"); });
+  return names;
+}
+
+/// Has a child of a fork do something and end without closing anything.
+template <typename Function>
+void InKilledProcess(Function function) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    function();
+    ::_exit(testing::Test::HasFailure() ? 1 : 0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+class CRunTest : public ::testing::Test {
+ protected:
+  CRunTest() { fs::create_directory(drive_); }
+
+  json Named() const { return {{"run", run_}}; }
+  json OnDrive() const { return {{"run", run_}, {"nvme_path", {drive_}}}; }
+  /// Trains two steps in a new run, commits each, and closes it.
+  void TrainTwoSteps(const json& options, const Home& home) const {
+    const CRun run(options);
+    ASSERT_EQ(run.code, PENSTOCK_OK) << run.error;
+    CTraining training(run.Create(home, drive_), "bf16");
+    ASSERT_EQ(training.engine().code, PENSTOCK_OK) << training.engine().error;
+    training.Fill();
+    for (const int step : {1, 2}) {
+      training.Step();
+      ASSERT_EQ(Commit(training.engine().handle, {{"step", step}}), PENSTOCK_OK)
+          << penstock_error();
+    }
+  }
+  /// What the third step of such a run makes of it.
+  static Trained Third(CTraining training) {
+    Trained trained;
+    trained.norms.push_back(training.Step().grad_norm);
+    training.ReadInto(&trained);
+    return trained;
+  }
+  Trained Uninterrupted(const Home& home) const {
+    const TempFolder other;
+    CTraining training(home, other.Path(), "bf16");
+    training.Fill();
+    for (int step = 0; step < 2; ++step) training.Step();
+    return Third(std::move(training));
+  }
+
+  const TempFolder temp_;
+  const std::string root_ = fs::canonical(temp_.Path());
+  const std::string run_ = root_ + "/run";
+  const std::string drive_ = root_ + "/drive";
+};
+
+TEST_F(CRunTest, ARunIsResumedFromItsLastCommitWithTheSameBits) {
+  for (const Home& home : {kHomes[1], kHomes[3], kHomes[4]}) {
+    const bool nvme = home.optimizer == "nvme";
+    const json options = nvme ? OnDrive() : Named();
+    TrainTwoSteps(options, home);
+    const json info = RunJson(run_);
+    EXPECT_EQ(info["version"], 3);
+    EXPECT_EQ(info["kind"], "optimizer");
+    EXPECT_THAT(info["leftovers"], IsEmpty());
+    const auto states = StatesIn(nvme ? drive_ : run_);
+    EXPECT_EQ(states.size(), 1U);
+    {
+      const CRun run(options);
+      ASSERT_EQ(run.code, PENSTOCK_OK) << run.error;
+      CEngine engine = run.Create(home, drive_);
+      ASSERT_EQ(engine.code, PENSTOCK_OK) << engine.error;
+      EXPECT_EQ(engine.Text(penstock_continued), json({{"step", 2}}));
+      EXPECT_FALSE(engine.Describe()["moved"]);
+      EXPECT_TRUE(Third(CTraining(std::move(engine), "bf16")) == Uninterrupted(home)) << home.name;
+    }
+    EXPECT_EQ(StatesIn(nvme ? drive_ : run_), states);  // the step was not committed
+    fs::remove_all(run_);
+    fs::remove_all(drive_);
+    fs::create_directory(drive_);
+  }
+}
+
+TEST_F(CRunTest, WhatAKilledProcessLeftWithoutACommitIsRemovedByTheNextStart) {
+  InKilledProcess([&] {
+    const auto* const run = new CRun(OnDrive());
+    auto* const training = new CTraining(run->Create(kHomes[3], drive_), "bf16");
+    training->Fill();
+    training->Step();
+  });
+  const auto left = StatesIn(drive_);
+  ASSERT_EQ(left.size(), 1U);
+  EXPECT_EQ(RunJson(run_)["leftovers"].size(), 1U);
+  CRun run(OnDrive());
+  EXPECT_EQ(run.code, PENSTOCK_OK) << run.error;
+  EXPECT_THAT(FilesIn(drive_), IsEmpty());
+  EXPECT_EQ(run.Close(), PENSTOCK_OK);
+  EXPECT_TRUE(fs::exists(run_));  // which this process has not made
+  EXPECT_THAT(FilesIn(run_), IsEmpty());
+}
+
+TEST_F(CRunTest, ACommitStaysAlthoughNothingWasClosed) {
+  InKilledProcess([&] {
+    const auto* const run = new CRun(OnDrive());
+    auto* const training = new CTraining(run->Create(kHomes[3], drive_), "bf16");
+    training->Fill();
+    training->Step();
+    // The end of the next step waits for the commit, and nobody else does.
+    EXPECT_EQ(penstock_begin_commit(training->engine().handle, "{}"), PENSTOCK_OK);
+    training->Step();
+  });
+  const CRun run(OnDrive());
+  const CEngine engine = run.Create(kHomes[3], drive_);
+  ASSERT_EQ(engine.code, PENSTOCK_OK) << engine.error;
+  EXPECT_EQ(engine.Describe()["step"], 1);
+}
+
+TEST_F(CRunTest, ARunWithoutACommitIsRemovedWhenItIsClosed) {
+  for (const json& options : {Named(), OnDrive(), json{{"nvme_path", {drive_}}}}) {
+    CRun run(options);
+    ASSERT_EQ(run.code, PENSTOCK_OK) << run.error;
+    const std::string folder = run.folder();
+    {
+      CTraining training(run.Create(kHomes[options.contains("nvme_path") ? 3 : 1], drive_), "bf16");
+      training.Fill();
+    }
+    EXPECT_EQ(run.Close(), PENSTOCK_OK);
+    EXPECT_FALSE(fs::exists(folder));
+    EXPECT_THAT(FilesIn(drive_), IsEmpty());
+  }
+}
+
+TEST_F(CRunTest, ATemporaryRunStaysWithItsCommitAndIsRemovedWithoutOnceItsProcessIsGone) {
+  const json options{{"nvme_path", {drive_}}};
+  InKilledProcess([&] { new CRun(options); });
+  TrainTwoSteps(options, kHomes[3]);
+  const auto kept = FilesIn(drive_);
+  ASSERT_EQ(kept.size(), 1U);
+  const std::string folder = drive_ + "/" + *kept.begin();
+  EXPECT_TRUE(RunJson(folder)["temporary"]);
+  EXPECT_EQ(StatesIn(folder).size(), 1U);
+  const CRun run(json{{"run", folder}, {"nvme_path", {drive_}}});
+  EXPECT_EQ(run.Create(kHomes[3], drive_).Describe()["moved"], false);
+}
+
+TEST_F(CRunTest, ARunIsOpenOnceAndAForkedChildDoesNotKeepItOpen) {
+  CRun run(Named());
+  const CRun again(Named());
+  EXPECT_EQ(again.code, PENSTOCK_UNAVAILABLE);
+  EXPECT_THAT(again.error, HasSubstr("is open in this process already"));
+  int pipes[2];
+  ASSERT_EQ(::pipe(pipes), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::close(pipes[1]);
+    const bool refused = penstock_close_run(run.handle) == PENSTOCK_UNAVAILABLE;
+    char byte = 0;
+    static_cast<void>(::read(pipes[0], &byte, 1));
+    ::_exit(refused ? 0 : 1);
+  }
+  EXPECT_EQ(run.Close(), PENSTOCK_OK);
+  EXPECT_EQ(CRun(Named()).code, PENSTOCK_OK);
+  ::close(pipes[1]);
+  ::close(pipes[0]);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(CRunTest, RunsOfOtherKindsAndFoldersThatAreNoRunsAreRefusedAndStayAsTheyAre) {
+  TrainTwoSteps(OnDrive(), kHomes[3]);
+  const CRun module(json{{"run", run_}, {"kind", "module"}});
+  EXPECT_EQ(module.code, PENSTOCK_INVALID_ARGUMENT);
+  EXPECT_THAT(module.error, HasSubstr("is of kind optimizer, and module was asked for"));
+  const std::string train = root_ + "/train";
+  temp_.Write("train/run.json",
+              R"({"version": 1, "program": "0.1.0", "run_uuid": "aa", "state_uuid": "aa",)"
+              R"( "state_paths": ["a.state"], "leftovers": [], "seed": 1, "device": "cpu",)"
+              R"( "sequence_length": 1, "data": {"path": "/d", "order": "shuffle"}, "model": ""})");
+  const CRun other(json{{"run", train}});
+  EXPECT_EQ(other.code, PENSTOCK_INVALID_ARGUMENT);
+  EXPECT_THAT(other.error, HasSubstr("is a run of penstock train, which resumes it"));
+  EXPECT_EQ(FilesIn(train), std::set<std::string>{"run.json"});
+  temp_.Write("states/penstock-0123.state", "x");
+  const CRun foreign(json{{"run", root_ + "/states"}});
+  EXPECT_EQ(foreign.code, PENSTOCK_INVALID_ARGUMENT);
+  EXPECT_THAT(foreign.error, HasSubstr("has penstock-0123.state and no run.json"));
+  EXPECT_EQ(FilesIn(root_ + "/states"), std::set<std::string>{"penstock-0123.state"});
+}
+
+TEST_F(CRunTest, ACommitOfAnotherTrainingIsRefusedByWhatDiffersAndNothingIsWritten) {
+  TrainTwoSteps(OnDrive(), kHomes[3]);
+  const CRun run(OnDrive());
+  const auto before = FilesIn(drive_);
+  json identity = kIdentity;
+  identity["rule"] = "Lion";
+  for (const Home& home : {kHomes[3], kHomes[2]}) {
+    const CEngine engine = run.Create(home, drive_, {{"identity", identity}});
+    EXPECT_EQ(engine.code, PENSTOCK_INVALID_ARGUMENT);
+    EXPECT_THAT(engine.error, AllOf(HasSubstr("is of another training"),
+                                    HasSubstr(R"(its rule is "AdamW", and "Lion" was asked for)")));
+  }
+  EXPECT_EQ(FilesIn(drive_), before);
+  EXPECT_EQ(run.Create(kHomes[3], drive_).code, PENSTOCK_OK);
+}
+
+TEST_F(CRunTest, AStateThatIsMovedReplacesTheOldOneInRunJson) {
+  TrainTwoSteps(OnDrive(), kHomes[3]);
+  const auto before = StatesIn(drive_);
+  const CRun run(OnDrive());
+  const CEngine engine = run.Create(kHomes[3], drive_, json::object(), kOneSlot);
+  ASSERT_EQ(engine.code, PENSTOCK_OK) << engine.error;
+  EXPECT_TRUE(engine.Describe()["moved"]);
+  const auto after = StatesIn(drive_);
+  EXPECT_EQ(after.size(), 1U);
+  EXPECT_NE(after, before);
+  EXPECT_EQ(run.Describe()["state"]["uuid"], engine.Describe()["uuid"]);
+  EXPECT_THAT(RunJson(run_)["leftovers"], IsEmpty());
+}
+
+TEST_F(CRunTest, ARunThatWasMovedGoesOnInItsFilesAndACopyInFilesOfItsOwn) {
+  TrainTwoSteps(OnDrive(), kHomes[3]);
+  const Trained expected = Uninterrupted(kHomes[3]);
+  const std::string moved = root_ + "/moved";
+  fs::rename(run_, moved);
+  const json options{{"run", moved}, {"nvme_path", {drive_}}};
+  json state;
+  {
+    const CRun run(options);
+    ASSERT_EQ(run.code, PENSTOCK_OK) << run.error;
+    EXPECT_EQ(run.Create(kHomes[3], drive_).Describe()["moved"], false);
+    state = run.Describe()["state"];
+  }
+  EXPECT_EQ(RunJson(moved)["place"], moved);
+  fs::copy(moved, root_ + "/copy", fs::copy_options::recursive);
+  {
+    const CRun copy(json{{"run", root_ + "/copy"}, {"nvme_path", {drive_}}});
+    ASSERT_EQ(copy.code, PENSTOCK_OK) << copy.error;
+    CEngine engine = copy.Create(kHomes[3], drive_);
+    ASSERT_EQ(engine.code, PENSTOCK_OK) << engine.error;
+    EXPECT_TRUE(engine.Describe()["moved"]);
+    EXPECT_NE(RunJson(root_ + "/copy")["run_uuid"], RunJson(moved)["run_uuid"]);
+    EXPECT_TRUE(Third(CTraining(std::move(engine), "bf16")) == expected);
+  }
+  EXPECT_EQ(StatesIn(drive_).size(), 2U);
+  const CRun run(options);
+  EXPECT_EQ(run.Describe()["state"], state);
+  EXPECT_TRUE(Third(CTraining(run.Create(kHomes[3], drive_), "bf16")) == expected);
+}
+
+TEST_F(CRunTest, ACommitFailsOnceTheFolderIsGoneAndTheNextStartNamesTheState) {
+  {
+    const CRun run(OnDrive());
+    CTraining training(run.Create(kHomes[3], drive_), "bf16");
+    training.Fill();
+    training.Step();
+    ASSERT_EQ(Commit(training.engine().handle, json::object()), PENSTOCK_OK) << penstock_error();
+    fs::rename(run_, root_ + "/away");
+    training.Step();
+    EXPECT_EQ(Commit(training.engine().handle, json::object()), PENSTOCK_NOT_FOUND);
+    EXPECT_THAT(penstock_error(), AllOf(HasSubstr(run_), HasSubstr("removed or moved away"),
+                                        HasSubstr("step 2 is committed in")));
+  }
+  const auto states = StatesIn(drive_);
+  ASSERT_EQ(states.size(), 1U);
+  const CRun again(OnDrive());
+  EXPECT_EQ(again.code, PENSTOCK_NOT_FOUND);
+  EXPECT_THAT(again.error, AllOf(HasSubstr(run_), HasSubstr(*states.begin()),
+                                 HasSubstr("resume it where it is now")));
+  EXPECT_FALSE(fs::exists(run_));
+  const CRun away(json{{"run", root_ + "/away"}, {"nvme_path", {drive_}}});
+  EXPECT_EQ(away.Create(kHomes[3], drive_).Describe()["step"], 2);
+}
+
+TEST_F(CRunTest, ASnapshotIsResumedAndStaysAsItIs) {
+  for (const std::string& name : {std::string("kept"), root_ + "/elsewhere/kept"}) {
+    for (const Home& home : {kHomes[1], kHomes[3]}) {
+      const json options = home.optimizer == "nvme" ? OnDrive() : Named();
+      std::string snapshot;
+      {
+        const CRun run(options);
+        CTraining training(run.Create(home, drive_), "bf16");
+        training.Fill();
+        for (int step = 0; step < 2; ++step) training.Step();
+        penstock_engine* const engine = training.engine().handle;
+        char* folder = nullptr;
+        EXPECT_EQ(penstock_snapshot(engine, name.c_str(), &folder), PENSTOCK_NOT_FOUND);
+        ASSERT_EQ(Commit(engine, {{"at", "the snapshot"}}), PENSTOCK_OK) << penstock_error();
+        ASSERT_EQ(penstock_snapshot(engine, name.c_str(), &folder), PENSTOCK_OK)
+            << penstock_error();
+        snapshot = folder;
+        penstock_free(folder);
+        EXPECT_EQ(penstock_snapshot(engine, name.c_str(), &folder), PENSTOCK_INVALID_ARGUMENT);
+        EXPECT_THAT(penstock_error(), HasSubstr("already"));
+        training.Step();
+        ASSERT_EQ(Commit(engine, json::object()), PENSTOCK_OK) << penstock_error();
+        EXPECT_EQ(run.Describe()["snapshots"],
+                  name == "kept" ? json::array({"kept"}) : json::array());
+      }
+      const CRun run(options);
+      for (int time = 0; time < 2; ++time) {
+        CEngine engine = run.Create(home, drive_, {{"snapshot", snapshot}});
+        ASSERT_EQ(engine.code, PENSTOCK_OK) << engine.error;
+        EXPECT_EQ(engine.Text(penstock_continued), json({{"at", "the snapshot"}}));
+        EXPECT_TRUE(Third(CTraining(std::move(engine), "bf16")) == Uninterrupted(home));
+      }
+      char* text = nullptr;
+      ASSERT_EQ(penstock_read_run(snapshot.c_str(), &text), PENSTOCK_OK) << penstock_error();
+      const json said = json::parse(text);
+      penstock_free(text);
+      EXPECT_EQ(said["run_uuid"] == run.Describe()["run_uuid"], name == "kept");
+      for (const std::string& used : {drive_, run_, root_ + "/elsewhere"}) fs::remove_all(used);
+      fs::create_directory(drive_);
+    }
+  }
+}
+
+/// A run as the Python package wrote it before: version 1 (docs/run_format.md).
+class OlderRun : public CRunTest {
+ protected:
+  OlderRun() {
+    const std::string states = drive_ + "/penstock-9f0c3a5b7d112233";
+    fs::create_directories(states);
+    std::ofstream(states + "/run.name") << json{{"run", run_}};
+    json state;
+    {
+      CTraining training(kHomes[3], drive_, "bf16", 1, {{"folders", {states}}});
+      training.Fill();
+      for (int step = 0; step < 2; ++step) training.Step();
+      const json text{{"penstock_python", 1},      {"kind", "optimizer"},
+                      {"identity", "sha"},         {"calls", 2},
+                      {"groups", {{{"lr", 0.5}}}}, {"random", {{"r", 1}}},
+                      {"attached", json::object()}};
+      EXPECT_EQ(Commit(training.engine().handle, text), PENSTOCK_OK) << penstock_error();
+      state = {{"uuid", training.description()["uuid"]},
+               {"paths", training.description()["state_paths"]}};
+    }
+    temp_.Write("run/run.json", json{{"penstock_run", 1},
+                                     {"id", "9f0c3a5b7d112233"},
+                                     {"kind", "optimizer"},
+                                     {"named", true},
+                                     {"place", run_},
+                                     {"folders", {states}},
+                                     {"state", state}}
+                                    .dump());
+  }
+};
+
+TEST_F(OlderRun, ItIsResumedInPlaceWithTheSameBitsAndBecomesVersion3) {
+  const CRun run(OnDrive());
+  ASSERT_EQ(run.code, PENSTOCK_OK) << run.error;
+  EXPECT_EQ(RunJson(run_)["version"], 3);
+  const CEngine other = run.Create(kHomes[3], drive_, {{"older_identity", "another"}});
+  EXPECT_EQ(other.code, PENSTOCK_INVALID_ARGUMENT);
+  EXPECT_THAT(other.error, HasSubstr("is of another training"));
+  CEngine engine = run.Create(kHomes[3], drive_, {{"older_identity", "sha"}});
+  ASSERT_EQ(engine.code, PENSTOCK_OK) << engine.error;
+  EXPECT_FALSE(engine.Describe()["moved"]);
+  const json caller = engine.Text(penstock_continued);
+  EXPECT_EQ(caller["calls"], 2);
+  EXPECT_EQ(caller["groups"][0]["lr"], 0.5);
+  EXPECT_FALSE(caller.contains("identity"));
+  EXPECT_TRUE(Third(CTraining(std::move(engine), "bf16")) == Uninterrupted(kHomes[3]));
+}
+
+TEST_F(OlderRun, ItsFolderOfStatesGoesWhenTheStateIsMoved) {
+  const CRun run(OnDrive());
+  const CEngine engine = run.Create(kHomes[3], drive_, {{"older_identity", "sha"}}, kOneSlot);
+  ASSERT_EQ(engine.code, PENSTOCK_OK) << engine.error;
+  EXPECT_TRUE(engine.Describe()["moved"]);
+  EXPECT_EQ(StatesIn(drive_).size(), 1U);
+  EXPECT_FALSE(fs::exists(drive_ + "/penstock-9f0c3a5b7d112233"));
+}
+
+}  // namespace
+}  // namespace penstock::front

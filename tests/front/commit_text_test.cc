@@ -1,0 +1,74 @@
+#include "front/commit_text.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/temp_folder.h"
+
+namespace penstock::front {
+namespace {
+
+using ::testing::HasSubstr;
+
+const Identity kIdentity{.keys = R"({"kind":"module","rule":"AdamW"})", .older = "sha"};
+
+TEST(CommitTextTest, TheCallersPartComesBackByteForByte) {
+  // A generator's state of 128 bits, a key order, spaces, and what looks like JSON in a string.
+  for (const std::string caller :
+       {R"({"z": 340282366920938463463374607431768211455, "a":[1 , {"b": 1e-7}]})", R"({})",
+        R"({"caller":"}\"]{\\","run":{"caller":3}})"}) {
+    const Result<std::string> text = MakeCommitText(kIdentity, caller);
+    ASSERT_TRUE(text.ok()) << text.error().message;
+    const Result<std::string> back = CallersPart(*text, kIdentity, "/run");
+    ASSERT_TRUE(back.ok()) << back.error().message;
+    EXPECT_EQ(*back, caller);
+  }
+}
+
+TEST(CommitTextTest, WhatIsNoObjectIsNotCommitted) {
+  for (const char* caller : {"", "[]", "3", "{", R"({"a":1,"a":2})", R"({},"x":{})"}) {
+    EXPECT_TRUE(FailsWith(MakeCommitText(kIdentity, caller).status(), ErrorCode::kInvalidArgument,
+                          {"the text of the commit"}))
+        << caller;
+  }
+}
+
+TEST(CommitTextTest, ADifferenceOfTrainingsHasTheNameOfItsKey) {
+  const std::string text = *MakeCommitText(kIdentity, "{}");
+  const Identity lion{.keys = R"({"kind":"module","rule":"Lion"})", .older = "sha"};
+  EXPECT_TRUE(FailsWith(CallersPart(text, lion, "/run").status(), ErrorCode::kInvalidArgument,
+                        {"/run", R"(its rule is "AdamW", and "Lion" was asked for)"}));
+  const Identity more{.keys = R"({"kind":"module","rule":"AdamW","names":"1"})", .older = "sha"};
+  EXPECT_TRUE(FailsWith(CallersPart(text, more, "/run").status(), ErrorCode::kInvalidArgument,
+                        {"its names is null"}));
+  const Identity optimizer{.keys = R"({"kind":"optimizer","rule":"AdamW"})", .older = "sha"};
+  EXPECT_TRUE(FailsWith(CallersPart(text, optimizer, "/run").status(), ErrorCode::kInvalidArgument,
+                        {R"(is of kind "module")"}));
+}
+
+TEST(CommitTextTest, AnOlderTextGivesTheCallersPart) {
+  const std::string older =
+      R"({"penstock_python": 1, "kind": "module", "identity": "sha", "calls": 7,)"
+      R"( "groups": [{"lr": 0.1}], "random": {"x": 340282366920938463463374607431768211455},)"
+      R"( "attached": {}})";
+  const Result<std::string> caller = CallersPart(older, kIdentity, "/run");
+  ASSERT_TRUE(caller.ok()) << caller.error().message;
+  EXPECT_EQ(*caller, R"({"groups":[{"lr": 0.1}],"random":{"x": )"
+                     R"(340282366920938463463374607431768211455},"calls":7,"attached":{}})");
+  const Identity other{.keys = kIdentity.keys, .older = "another"};
+  EXPECT_TRUE(FailsWith(CallersPart(older, other, "/run").status(), ErrorCode::kInvalidArgument,
+                        {"is of another training"}));
+  EXPECT_TRUE(FailsWith(CallersPart(R"({"penstock_python": 2})", kIdentity, "/run").status(),
+                        ErrorCode::kCorruption, {"version 2"}));
+}
+
+TEST(CommitTextTest, ATextThatNoRunHasWrittenIsRefused) {
+  for (const char* text : {"", "[1]", "{}", R"({"run":{}})", R"({"run":{},"caller":3})"}) {
+    EXPECT_TRUE(
+        FailsWith(CallersPart(text, kIdentity, "/run").status(), ErrorCode::kCorruption, {"/run"}))
+        << text;
+  }
+}
+
+}  // namespace
+}  // namespace penstock::front
