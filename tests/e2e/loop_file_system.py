@@ -1,7 +1,6 @@
 """File systems of their own for tests, in sparse files: mounted, filled, and shut down."""
 
 import fcntl
-import glob
 import os
 import shutil
 import struct
@@ -12,6 +11,7 @@ TOOLS = {"xfs": ["mkfs.xfs", "-q"], "ext4": ["mkfs.ext4", "-q"]}
 _SHUTDOWN = 0x8004587D  # XFS_IOC_GOINGDOWN, EXT4_IOC_SHUTDOWN
 _NO_LOG_FLUSH = 2
 _PATIENCE_S = 120.0
+_TOOL_PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 
 
 class NotHere(Exception):
@@ -23,8 +23,7 @@ class LoopFileSystem:
 
     def __init__(self, kind: str, folder: str, size: int = 1 << 30) -> None:
         tool, *options = TOOLS[kind]
-        search = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-        found = shutil.which(tool, path=search)
+        found = shutil.which(tool, path=_TOOL_PATH)
         if found is None:
             raise NotHere(f"no {tool}; run scripts/setup --tests")
         if os.geteuid() != 0:
@@ -63,14 +62,9 @@ class LoopFileSystem:
 
     def _attached(self) -> bool:
         """Whether a loop device still has the image."""
-        for name in glob.glob("/sys/block/loop*/loop/backing_file"):
-            try:
-                with open(name, encoding="utf-8") as file:
-                    if file.read().strip() == os.path.realpath(self.image):
-                        return True
-            except OSError:  # it went meanwhile
-                pass
-        return False
+        tool = shutil.which("losetup", path=_TOOL_PATH) or "losetup"
+        found = subprocess.run([tool, "-j", self.image], capture_output=True, check=True)
+        return bool(found.stdout)
 
     def free(self) -> int:
         """Bytes that are free for everybody."""
