@@ -50,11 +50,11 @@ Status CheckFaults(const FaultPlan& plan) {
 }
 
 Status CheckSimulate(const SimulatedDrive& speed, EngineKind kind) {
-  constexpr double kMostGbps = 1e6;
-  constexpr double kMostLatencyUs = 1e9;
-  PENSTOCK_TRY(CheckRange("simulate.read_gbps", speed.read_gbps, 0, kMostGbps));
-  PENSTOCK_TRY(CheckRange("simulate.write_gbps", speed.write_gbps, 0, kMostGbps));
-  PENSTOCK_TRY(CheckRange("simulate.latency_us", speed.latency_us, 0, kMostLatencyUs));
+  constexpr double kMaxGbps = 1e6;
+  constexpr double kMaxLatencyUs = 1e9;
+  PENSTOCK_TRY(CheckRange("simulate.read_gbps", speed.read_gbps, 0, kMaxGbps));
+  PENSTOCK_TRY(CheckRange("simulate.write_gbps", speed.write_gbps, 0, kMaxGbps));
+  PENSTOCK_TRY(CheckRange("simulate.latency_us", speed.latency_us, 0, kMaxLatencyUs));
   if (kind == EngineKind::kAuto || kind == EngineKind::kThreads) return {};
   return MakeError(ErrorCode::kInvalidArgument,
                    "aio options: a simulated drive is a thread engine, not {}; use auto or threads",
@@ -72,16 +72,16 @@ Status CheckPolling(const EngineOptions& options) {
 }
 
 Status CheckOptions(const EngineOptions& options) {
-  if (options.block_size < kLeastBlockSize || options.block_size > kMostBlockSize ||
-      options.block_size.value % kLeastBlockSize.value != 0) {
+  if (options.block_size < kMinBlockSize || options.block_size > kMaxBlockSize ||
+      options.block_size.value % kMinBlockSize.value != 0) {
     return MakeError(
         ErrorCode::kInvalidArgument,
         "aio option block_size is {} bytes; it must be a multiple of {} from {} KiB to {} GiB",
-        options.block_size.value, kLeastBlockSize.value, kLeastBlockSize / 1_KiB,
-        kMostBlockSize / 1_GiB);
+        options.block_size.value, kMinBlockSize.value, kMinBlockSize / 1_KiB,
+        kMaxBlockSize / 1_GiB);
   }
-  PENSTOCK_TRY(CheckRange("queue_depth", options.queue_depth, 1, kMostQueueDepth));
-  PENSTOCK_TRY(CheckRange("thread_count", options.thread_count, 1, kMostThreadCount));
+  PENSTOCK_TRY(CheckRange("queue_depth", options.queue_depth, 1, kMaxQueueDepth));
+  PENSTOCK_TRY(CheckRange("thread_count", options.thread_count, 1, kMaxThreadCount));
   if (options.faults) PENSTOCK_TRY(CheckFaults(*options.faults));
   if (options.simulate) PENSTOCK_TRY(CheckSimulate(*options.simulate, options.kind));
   if (options.on_stall && options.stall_after < std::chrono::milliseconds(1)) {

@@ -193,18 +193,18 @@ struct FaultPlan {
 enum class Registration : uint8_t { kAuto, kOn, kOff };
 
 inline constexpr Bytes kDefaultBlockSize = 1_MiB;
-inline constexpr Bytes kLeastBlockSize = 4_KiB;  ///< every block size is a multiple of it
-inline constexpr Bytes kMostBlockSize = 1_GiB;
+inline constexpr Bytes kMinBlockSize = 4_KiB;  ///< every block size is a multiple of it
+inline constexpr Bytes kMaxBlockSize = 1_GiB;
 inline constexpr int kDefaultQueueDepth = 32;
-inline constexpr int kMostQueueDepth = 4096;
-inline constexpr int kMostThreadCount = 64;
+inline constexpr int kMaxQueueDepth = 4096;
+inline constexpr int kMaxThreadCount = 64;
 inline constexpr std::chrono::seconds kStallAfter{30};
 
 struct EngineOptions {
   EngineKind kind = EngineKind::kAuto;
-  Bytes block_size = kDefaultBlockSize;  ///< a multiple of kLeastBlockSize, to kMostBlockSize
-  int queue_depth = kDefaultQueueDepth;  ///< blocks in flight, 1 to kMostQueueDepth
-  int thread_count = 1;  ///< threads of the thread engine, each with a block: 1 to kMostThreadCount
+  Bytes block_size = kDefaultBlockSize;  ///< a multiple of kMinBlockSize, to kMaxBlockSize
+  int queue_depth = kDefaultQueueDepth;  ///< blocks in flight, 1 to kMaxQueueDepth
+  int thread_count = 1;  ///< threads of the thread engine, each with a block: 1 to kMaxThreadCount
   bool sqpoll = false;   ///< io_uring: a kernel thread fetches submissions; calls only to wait
   bool iopoll = false;   ///< io_uring: completions are polled for; the drive needs polled queues
   Registration registered_buffers = Registration::kAuto;

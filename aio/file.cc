@@ -218,8 +218,8 @@ Status File::Reserve(Bytes size) {
     return ErrnoError(errno, fmt::format("reading the size of {}", path_));
   }
   const Bytes held = kAllocatedUnit * static_cast<uint64_t>(before.st_blocks);
-  constexpr Bytes kLargest{static_cast<uint64_t>(std::numeric_limits<off_t>::max())};
-  if (size > kLargest) return NoSpace(path_, size, size, FreeSpace(fd()));
+  constexpr Bytes kMaxOffset{static_cast<uint64_t>(std::numeric_limits<off_t>::max())};
+  if (size > kMaxOffset) return NoSpace(path_, size, size, FreeSpace(fd()));
   PENSTOCK_ASSIGN(const std::vector<FileRange> parts,
                   Unreserved(fd(), size, held, Bytes{static_cast<uint64_t>(before.st_size)}));
   Bytes unreserved;

@@ -20,7 +20,7 @@ std::vector<iovec> CutIntoPieces(std::span<const std::span<std::byte>> memory) {
   std::vector<iovec> pieces;
   for (std::span<std::byte> rest : memory) {
     while (!rest.empty()) {
-      const size_t size = std::min<size_t>(rest.size(), kLargestPiece.value);
+      const size_t size = std::min<size_t>(rest.size(), kMaxPiece.value);
       pieces.push_back({rest.data(), size});
       rest = rest.subspan(size);
     }

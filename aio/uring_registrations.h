@@ -18,7 +18,7 @@
 namespace penstock::aio {
 
 /// The most that the kernel takes as one registered buffer.
-inline constexpr Bytes kLargestPiece = 1_GiB;
+inline constexpr Bytes kMaxPiece = 1_GiB;
 
 class UringRegistrations {
  public:

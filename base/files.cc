@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kTemporary = ".tmp-";
 // Linux transfers at most 0x7ffff000 bytes a call.
-constexpr size_t kLargestTransfer = size_t{1} << 30;
+constexpr size_t kMaxTransfer = size_t{1} << 30;
 
 Result<std::string> ReadText(int fd, const std::string& path, Bytes limit) {
   std::string text;
@@ -66,7 +66,7 @@ Result<InputFile> InputFile::Open(const Folder& folder, const std::string& name)
 Status InputFile::Read(FileOffset offset, std::span<std::byte> buffer, PreadFunction pread) const {
   size_t done = 0;
   while (done < buffer.size()) {
-    const size_t wanted = std::min(buffer.size() - done, kLargestTransfer);
+    const size_t wanted = std::min(buffer.size() - done, kMaxTransfer);
     const ssize_t got =
         pread(fd_.get(), buffer.data() + done, wanted, static_cast<off_t>(offset.value + done));
     if (got < 0 && errno == EINTR) continue;
@@ -183,7 +183,7 @@ Status OutputFile::Reserve() {
 Status OutputFile::Append(std::span<const std::byte> bytes) {
   PENSTOCK_CHECK(!finished_ && bytes.size() <= (size_ - written_).value);
   while (!bytes.empty()) {
-    const size_t wanted = std::min(bytes.size(), kLargestTransfer);
+    const size_t wanted = std::min(bytes.size(), kMaxTransfer);
     const ssize_t put =
         ::pwrite(fd_.get(), bytes.data(), wanted, static_cast<off_t>(written_.value));
     if (put < 0 && errno == EINTR) continue;

@@ -92,7 +92,7 @@ class StrictBuilder final : public json::json_sax_t {
       fault_->key = first->first;
       fault_->path = Path();
       fault_->first_line = first->second;
-    } else if (lines_ != nullptr && PathSize() <= kLongestJsonPath) {
+    } else if (lines_ != nullptr && PathSize() <= kMaxJsonPath) {
       lines_->emplace(Path(), cursor_->line);
     }
     return true;
@@ -246,9 +246,9 @@ bool FitsJson(const std::string& text) {
 }
 
 std::string Excerpt(const json& value) {
-  constexpr size_t kLongest = 40;
+  constexpr size_t kMaxShown = 40;
   std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
-  return text.size() <= kLongest ? text : text.substr(0, kLongest) + "…";
+  return text.size() <= kMaxShown ? text : text.substr(0, kMaxShown) + "…";
 }
 
 }  // namespace penstock

@@ -17,7 +17,7 @@ namespace penstock {
 
 /// Deeper nesting is refused, because copying or printing a value recurses into it.
 inline constexpr int kDeepestJson = 64;
-inline constexpr size_t kLongestJsonPath = 256;
+inline constexpr size_t kMaxJsonPath = 256;
 
 /// Why a text is refused.
 struct JsonFault {
@@ -34,7 +34,7 @@ struct JsonFault {
 };
 
 /// The line of each key, by path: "a.b" for the key b of the object at a, "a.[].b" for the key b of
-/// an object in the list at a. Paths of more than kLongestJsonPath bytes are left out: no text of
+/// an object in the list at a. Paths of more than kMaxJsonPath bytes are left out: no text of
 /// ours has such, and a text of many keys below a long one would take the square of its size.
 using JsonLines = std::map<std::string, size_t>;
 

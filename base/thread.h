@@ -13,7 +13,7 @@
 namespace penstock {
 
 /// The kernel truncates names of threads to this many characters.
-inline constexpr size_t kMostThreadName = 15;
+inline constexpr size_t kMaxThreadName = 15;
 
 /// Returns the error that `what` gets no thread.
 Error NoThread(std::string_view what, const std::error_code& why);

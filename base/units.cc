@@ -15,7 +15,7 @@ struct Unit {
   int shift;
 };
 constexpr std::array<Unit, 4> kUnits = {{{"TiB", 40}, {"GiB", 30}, {"MiB", 20}, {"KiB", 10}}};
-constexpr uint64_t kLargest = INT64_MAX;  // the largest file offset
+constexpr uint64_t kMaxBytes = INT64_MAX;  // the largest file offset
 
 /// The power of two that a suffix stands for.
 std::optional<int> ShiftOf(std::string_view suffix) {
@@ -38,7 +38,7 @@ std::optional<uint64_t> ReadBytes(std::string_view text) {
   const std::optional<int> shift = ShiftOf({parsed.ptr, static_cast<size_t>(end - parsed.ptr)});
   if (parsed.ec != std::errc() || !shift) return std::nullopt;
   if (!fractional) {
-    if (whole > kLargest >> *shift) return std::nullopt;
+    if (whole > kMaxBytes >> *shift) return std::nullopt;
     return whole << *shift;
   }
   const double bytes = std::ldexp(number, *shift);
@@ -61,7 +61,7 @@ Result<Bytes> ParseBytes(const std::string& text) {
   if (!bytes) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "\"{}\" is not a size up to {} bytes; write 64MiB, 1.5GiB or plain bytes",
-                     text, kLargest);
+                     text, kMaxBytes);
   }
   return Bytes{*bytes};
 }

@@ -14,18 +14,18 @@ namespace penstock {
 // Sums and products of counts and sizes that do not fit 64 bits become the largest number. No
 // budget, file or machine has as much, so a plan made of such sizes is refused like any other that
 // is too large, without checks in between.
-inline constexpr uint64_t kMostCount = std::numeric_limits<uint64_t>::max();
+inline constexpr uint64_t kMaxCount = std::numeric_limits<uint64_t>::max();
 
 constexpr uint64_t SaturatingAdd(uint64_t a, uint64_t b) {
   uint64_t sum = 0;
-  return __builtin_add_overflow(a, b, &sum) ? kMostCount : sum;
+  return __builtin_add_overflow(a, b, &sum) ? kMaxCount : sum;
 }
 constexpr uint64_t SaturatingMultiply(uint64_t a, uint64_t b) {
   uint64_t product = 0;
-  return __builtin_mul_overflow(a, b, &product) ? kMostCount : product;
+  return __builtin_mul_overflow(a, b, &product) ? kMaxCount : product;
 }
 
-/// A size in bytes. Sums and products saturate at kMostCount; subtraction below zero is a broken
+/// A size in bytes. Sums and products saturate at kMaxCount; subtraction below zero is a broken
 /// contract of the caller.
 struct Bytes {
   uint64_t value = 0;
@@ -66,7 +66,7 @@ constexpr Bytes operator""_MiB(unsigned long long n) { return Bytes{n << 20}; }
 constexpr Bytes operator""_GiB(unsigned long long n) { return Bytes{n << 30}; }
 }  // namespace literals
 
-/// Returns the smallest multiple of `alignment` that is not below `size`; kMostCount if that does
+/// Returns the smallest multiple of `alignment` that is not below `size`; kMaxCount if that does
 /// not fit. Precondition: alignment > 0.
 constexpr Bytes AlignUp(Bytes size, Bytes alignment) {
   const uint64_t rest = size.value % alignment.value;

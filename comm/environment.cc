@@ -11,11 +11,11 @@
 namespace penstock::comm {
 namespace {
 
-constexpr uint32_t kMostPort = 65535;
+constexpr uint32_t kMaxPort = 65535;
 /// Ports behind the one that torchrun's agent has for itself.
 constexpr uint32_t kPortsBehindAgent = 16;
 /// The longest part of a run's name.
-constexpr size_t kMostRun = 256;
+constexpr size_t kMaxRun = 256;
 
 /// A variable that is a number from `least` to `most`; none if it is not set.
 Result<std::optional<uint32_t>> NumberIn(const Environment& environment, const std::string& name,
@@ -29,7 +29,7 @@ Result<std::optional<uint32_t>> NumberIn(const Environment& environment, const s
     return MakeError(ErrorCode::kInvalidArgument,
                      "environment: {}={} is no number from {} to {}; set it to one, or unset it if "
                      "no launcher starts this process",
-                     name, OneLine(*text, kMostRun), least, most);
+                     name, OneLine(*text, kMaxRun), least, most);
   }
   return std::optional(value);
 }
@@ -42,8 +42,8 @@ Error Lacks(const std::string& has, const std::string& lacks, const std::string&
 /// One of `size` ranks, from two variables.
 Status ReadRank(const Environment& environment, const std::string& rank_name,
                 const std::string& size_name, Launch* launch) {
-  PENSTOCK_ASSIGN(const auto size, NumberIn(environment, size_name, 1, kMostRanks));
-  PENSTOCK_ASSIGN(const auto rank, NumberIn(environment, rank_name, 0, kMostRanks - 1));
+  PENSTOCK_ASSIGN(const auto size, NumberIn(environment, size_name, 1, kMaxRanks));
+  PENSTOCK_ASSIGN(const auto rank, NumberIn(environment, rank_name, 0, kMaxRanks - 1));
   if (!size.has_value()) {
     return Lacks(rank_name, size_name, "set both, or unset " + rank_name + " for one rank");
   }
@@ -91,7 +91,7 @@ Status ReadLocal(const Environment& environment, Launch* launch) {
 /// MASTER_ADDR and MASTER_PORT, where they are needed.
 Status ReadMeetingPoint(const Environment& environment, Launch* launch) {
   const std::optional<std::string> host = environment("MASTER_ADDR");
-  PENSTOCK_ASSIGN(const auto port, NumberIn(environment, "MASTER_PORT", 1, kMostPort));
+  PENSTOCK_ASSIGN(const auto port, NumberIn(environment, "MASTER_PORT", 1, kMaxPort));
   if (!host.has_value() || host->empty() || !port.has_value()) {
     return Lacks("WORLD_SIZE", host.value_or("").empty() ? "MASTER_ADDR" : "MASTER_PORT",
                  "set MASTER_ADDR to the host of rank 0 and MASTER_PORT to a free port there, on "
@@ -100,7 +100,7 @@ Status ReadMeetingPoint(const Environment& environment, Launch* launch) {
   launch->port_advice = "MASTER_PORT says so; set it to a free port, on all ranks";
   const bool by_agent = environment("TORCHELASTIC_USE_AGENT_STORE").value_or("") == "True";
   const uint32_t first = by_agent ? *port + 1 : *port;
-  const uint32_t last = by_agent ? std::min(*port + kPortsBehindAgent, kMostPort) : *port;
+  const uint32_t last = by_agent ? std::min(*port + kPortsBehindAgent, kMaxPort) : *port;
   for (uint32_t i = first; i <= last; ++i) {
     launch->endpoints.push_back({*host, static_cast<uint16_t>(i)});
   }
@@ -121,8 +121,8 @@ Result<Launch> FromRankAndSize(const Environment& environment) {
   if (launch.size == 1) return launch;
   PENSTOCK_TRY(ReadMeetingPoint(environment, &launch));
   if (const auto run = environment("TORCHELASTIC_RUN_ID"); run.has_value()) {
-    launch.run = "torchrun " + OneLine(*run, kMostRun) + " restart " +
-                 OneLine(environment("TORCHELASTIC_RESTART_COUNT").value_or("0"), kMostRun);
+    launch.run = "torchrun " + OneLine(*run, kMaxRun) + " restart " +
+                 OneLine(environment("TORCHELASTIC_RESTART_COUNT").value_or("0"), kMaxRun);
   }
   return launch;
 }
@@ -133,8 +133,8 @@ Result<Launch> FromPmix(const Environment& environment) {
     return Lacks("PMIX_RANK", "PMIX_NAMESPACE", "unset PMIX_RANK if no launcher left it");
   }
   if (environment("OMPI_COMM_WORLD_SIZE").value_or("") == "1") return Launch{};
-  PENSTOCK_ASSIGN(const auto rank, NumberIn(environment, "PMIX_RANK", 0, kMostRanks - 1));
-  return Launch{.rank = *rank, .by_pmix = true, .run = OneLine("PMIx " + *name, kMostRun)};
+  PENSTOCK_ASSIGN(const auto rank, NumberIn(environment, "PMIX_RANK", 0, kMaxRanks - 1));
+  return Launch{.rank = *rank, .by_pmix = true, .run = OneLine("PMIx " + *name, kMaxRun)};
 }
 
 Result<Launch> FromSlurm(const Environment& environment) {
@@ -143,7 +143,7 @@ Result<Launch> FromSlurm(const Environment& environment) {
   PENSTOCK_ASSIGN(launch.local_rank, NumberIn(environment, "SLURM_LOCALID", 0, launch.size - 1));
   constexpr uint32_t kFirstPort = 20000;
   PENSTOCK_ASSIGN(const auto job, NumberIn(environment, "SLURM_JOB_ID", 0, UINT32_MAX));
-  PENSTOCK_ASSIGN(const auto port, NumberIn(environment, "MASTER_PORT", 1, kMostPort));
+  PENSTOCK_ASSIGN(const auto port, NumberIn(environment, "MASTER_PORT", 1, kMaxPort));
   std::string host = environment("MASTER_ADDR").value_or("");
   if (host.empty()) {
     PENSTOCK_ASSIGN(host, FirstHost(environment("SLURM_STEP_NODELIST").value_or("")));
@@ -155,7 +155,7 @@ Result<Launch> FromSlurm(const Environment& environment) {
                            : "it is 20000 + SLURM_JOB_ID mod 20000; set MASTER_PORT to a free port";
   launch.run = OneLine("Slurm " + environment("SLURM_JOB_ID").value_or("") + "." +
                            environment("SLURM_STEP_ID").value_or(""),
-                       kMostRun);
+                       kMaxRun);
   return launch;
 }
 
@@ -170,7 +170,7 @@ Status CheckNoOtherLauncher(const Environment& environment) {
         "environment: {}={} is of a launcher that is not understood; start with mpirun "
         "of Open MPI 4 or later, srun, torchrun or the variables RANK, WORLD_SIZE, "
         "MASTER_ADDR and MASTER_PORT; or unset {} for one rank",
-        name, OneLine(*size, kMostRun), name);
+        name, OneLine(*size, kMaxRun), name);
   }
   return {};
 }

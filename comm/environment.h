@@ -17,7 +17,7 @@
 namespace penstock::comm {
 
 /// The most ranks that a launcher may ask for.
-inline constexpr uint32_t kMostRanks = 65536;
+inline constexpr uint32_t kMaxRanks = 65536;
 /// How many characters the job's token has (kTokenVariable in base/token.h).
 inline constexpr size_t kMinToken = 16;
 inline constexpr size_t kMaxToken = 256;

@@ -18,11 +18,11 @@ uint64_t Mix(uint64_t hash, uint64_t value) {
 
 void GlooNote::Set(uint64_t print, std::string_view words) {
   fingerprint = print;
-  length = static_cast<uint32_t>(std::min(words.size(), kMostText));
+  length = static_cast<uint32_t>(std::min(words.size(), kMaxText));
   std::memcpy(text, words.data(), length);
 }
 
-std::string GlooNote::Text() const { return {text, std::min<size_t>(length, kMostText)}; }
+std::string GlooNote::Text() const { return {text, std::min<size_t>(length, kMaxText)}; }
 
 uint64_t Fingerprint(const Exchange& exchange) {
   const Operation& operation = exchange.operation;

@@ -12,11 +12,11 @@
 namespace penstock::comm {
 
 struct GlooNote {
-  static constexpr size_t kMostText = 1012;
+  static constexpr size_t kMaxText = 1012;
 
   uint64_t fingerprint = 0;  ///< fingerprint of a call
   uint32_t length = 0;
-  char text[kMostText] = {};
+  char text[kMaxText] = {};
 
   /// Keeps as much of the text as there is room for.
   void Set(uint64_t print, std::string_view words);

@@ -54,10 +54,10 @@ class OneRankJob final : public Job {
 
 Result<std::unique_ptr<Job>> Job::Join(const Environment& environment, JobOptions options) {
   const Timeouts& timeouts = options.timeouts;
-  if (timeouts.heartbeat < kLeastTimeout || timeouts.operation < kLeastTimeout) {
+  if (timeouts.heartbeat < kMinTimeout || timeouts.operation < kMinTimeout) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "the time-outs of a job are at least {} s: its ranks are heard of each second",
-                     kLeastTimeout.count());
+                     kMinTimeout.count());
   }
   PENSTOCK_ASSIGN(Launch launch, ReadLaunch(environment));
   PENSTOCK_ASSIGN(MeetingPoint meeting, Meet(std::move(launch), options.join_timeout));

@@ -35,7 +35,7 @@ namespace penstock::comm {
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;
 
 /// The shortest that each of `Timeouts` may be.
-inline constexpr std::chrono::seconds kLeastTimeout{2};
+inline constexpr std::chrono::seconds kMinTimeout{2};
 
 struct Timeouts {
   /// A rank that has not answered for this long is considered dead.
@@ -80,7 +80,7 @@ class Job {
   virtual const std::string& address() const = 0;
 
   /// Judges by other time-outs from the next heartbeat on. All ranks set the same, which are not
-  /// below kLeastTimeout.
+  /// below kMinTimeout.
   virtual void SetTimeouts(const Timeouts& timeouts) = 0;
 
   /// Waits for all ranks. Returns ok if `mine` of every rank is ok, and otherwise, on all ranks,

@@ -12,7 +12,7 @@ namespace penstock::comm {
 namespace {
 
 /// What NCCL may occupy of the GPU's multiprocessors, and with them of its memory.
-constexpr int kMostBlocks = 16;
+constexpr int kMaxBlocks = 16;
 /// Parts of the operations that make NCCL take its memory: it chooses by size how it moves them.
 constexpr Bytes kWarmUpParts[] = {256_B, 64_KiB, 4_MiB};
 
@@ -65,7 +65,7 @@ Status NcclCommunicator::Connect(const std::string& id) {
   std::copy(id.begin(), id.end(), unique.internal);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 1;
-  config.maxCTAs = kMostBlocks;
+  config.maxCTAs = kMaxBlocks;
   return StatusOf(nccl_.comm_init_rank_config(&communicator_, static_cast<int>(world_.size), unique,
                                               static_cast<int>(world_.rank), &config),
                   "connecting the ranks");

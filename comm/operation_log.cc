@@ -42,7 +42,7 @@ std::string OperationLog::Text(SteadyTime now) const {
     const Moment& moment = moments_[(next_ + i) % moments_.size()];
     const std::chrono::duration<double> ago = now - moment.at;
     text += fmt::format("{:>10.3f} s ago  {:<8}  {}\n", ago.count(), NameOfState(moment.state),
-                        OneLine(OperationName(moment.operation), kMostDoing));
+                        OneLine(OperationName(moment.operation), kMaxDoing));
   }
   return text;
 }

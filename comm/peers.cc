@@ -13,7 +13,7 @@ namespace penstock::comm {
 namespace {
 
 constexpr size_t kChunk = 64 << 10;
-constexpr size_t kMostAtOnce = 1 << 20;
+constexpr size_t kMaxAtOnce = 1 << 20;
 /// The number of the descriptor that is no peer.
 constexpr uint64_t kAlso = uint64_t{1} << 32;
 
@@ -60,7 +60,7 @@ void Connection::Flush() {
 Connection::Received Connection::Receive() {
   size_t total = 0;
   char chunk[kChunk];
-  while (total < kMostAtOnce) {
+  while (total < kMaxAtOnce) {
     const ssize_t count = ::recv(socket_.get(), chunk, sizeof(chunk), 0);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return {total, true};
@@ -163,7 +163,7 @@ void Peers::AwaitClosed(SteadyTime deadline) {
     for (const uint32_t number : ready.peers) {
       Connection* connection = Find(number);
       const bool open = connection->Receive().open;
-      connection->arrived() = MessageParser(kMostPayload);
+      connection->arrived() = MessageParser(kMaxPayload);
       if (!open) Close(number);
     }
   }

@@ -38,7 +38,7 @@ Result<Message> AwaitMessage(Connection* connection, SteadyTime deadline) {
 /// it is not there.
 Result<Connection> Greet(const Launch& launch, const Endpoint& endpoint, SteadyTime deadline) {
   PENSTOCK_ASSIGN(UniqueFd socket, Connect(endpoint, deadline));
-  Connection connection(std::move(socket), kMostPayload);
+  Connection connection(std::move(socket), kMaxPayload);
   connection.Send(EncodeMessage({.type = MessageType::kHello,
                                  .number = launch.rank,
                                  .a = launch.size,

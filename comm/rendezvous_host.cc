@@ -104,7 +104,7 @@ class Reception {
       }
       DropOldestStranger();
       const uint32_t number = next_guest_++;
-      if (const Status added = peers_.Add(number, Connection(std::move(socket), kMostGreeting));
+      if (const Status added = peers_.Add(number, Connection(std::move(socket), kMaxGreeting));
           !added.ok()) {
         failure_ = added.error();
         return;
@@ -182,7 +182,7 @@ class Reception {
     }
     if (hello.key != launch_.run) {
       return fmt::format("{} is of another run ({}) than rank 0 on host {} ({})", name,
-                         OneLine(hello.key, kMostHost), members_[0].host, launch_.run);
+                         OneLine(hello.key, kMaxHost), members_[0].host, launch_.run);
     }
     if (hello.a != launch_.size) {
       return fmt::format(
@@ -274,7 +274,7 @@ class Reception {
     MeetingPoint meeting = {.world = PlaceOf(launch_, members_), .members = members_};
     for (uint32_t rank = 1; rank < launch_.size; ++rank) {
       Connection connection = peers_.Remove(*guests_of_ranks_[rank]);
-      connection.arrived().set_most_payload(kMostPayload);
+      connection.arrived().set_most_payload(kMaxPayload);
       connection.Send(start);
       meeting.connections.push_back(std::move(connection));
     }

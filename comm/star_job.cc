@@ -86,7 +86,7 @@ StarJob::~StarJob() {
 }
 
 void StarJob::SetTimeouts(const Timeouts& timeouts) {
-  PENSTOCK_CHECK(timeouts.heartbeat >= kLeastTimeout && timeouts.operation >= kLeastTimeout,
+  PENSTOCK_CHECK(timeouts.heartbeat >= kMinTimeout && timeouts.operation >= kMinTimeout,
                  "a job is given time-outs of {} and {} s", timeouts.heartbeat.count(),
                  timeouts.operation.count());
   MutexLock lock(progress_mutex_);
@@ -100,9 +100,9 @@ Status StarJob::Agree(const Status& mine) {
 }
 
 Result<std::vector<std::string>> StarJob::Gather(std::string mine) {
-  if (mine.size() > kMostText) {
+  if (mine.size() > kMaxText) {
     return MakeError(ErrorCode::kInvalidArgument, "a job takes texts of at most {} bytes, not {}",
-                     kMostText, mine.size());
+                     kMaxText, mine.size());
   }
   return calls_->Make({.type = MessageType::kGather, .text = std::move(mine)}, world_.size);
 }
@@ -113,7 +113,7 @@ Status StarJob::Vote(uint64_t step, uint64_t session) {
 
 void StarJob::Doing(std::string_view what) {
   MutexLock lock(progress_mutex_);
-  progress_.doing = what.substr(0, 2 * kMostDoing);  // and exactly where it is sent
+  progress_.doing = what.substr(0, 2 * kMaxDoing);  // and exactly where it is sent
 }
 
 void StarJob::Progressed() {
@@ -270,10 +270,10 @@ void StarJob::Verdict(Error why) {
 std::string StarJob::Report() {
   std::string report =
       fmt::format("rank {} of {} (host {}, pid {})\n", world_.rank, world_.size,
-                  OneLine(hosts_[world_.rank], kMostHost), static_cast<int64_t>(::getpid()));
+                  OneLine(hosts_[world_.rank], kMaxHost), static_cast<int64_t>(::getpid()));
   {
     MutexLock lock(progress_mutex_);
-    if (!progress_.doing.empty()) report += OneLine(progress_.doing, kMostDoing) + "\n";
+    if (!progress_.doing.empty()) report += OneLine(progress_.doing, kMaxDoing) + "\n";
     report += "\nits operations with the other ranks, the newest last:\n" +
               log_.Text(steady_clock::now());
   }

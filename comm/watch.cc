@@ -42,9 +42,9 @@ std::string EncodeProgress(const Progress& progress) {
     if (!operation->has_value()) continue;
     writer.Number((*operation)->step);
     writer.Number((*operation)->index);
-    writer.Text(OneLine((*operation)->what, kMostDoing));
+    writer.Text(OneLine((*operation)->what, kMaxDoing));
   }
-  writer.Text(OneLine(progress.doing, kMostDoing));
+  writer.Text(OneLine(progress.doing, kMaxDoing));
   return writer.Take();
 }
 
@@ -56,9 +56,9 @@ Result<Progress> DecodeProgress(std::string_view text) {
     if (reader.Number() == 0) continue;
     *operation = Operation{.step = reader.Number(),
                            .index = static_cast<uint32_t>(reader.Number()),
-                           .what = OneLine(reader.Text(), kMostDoing)};
+                           .what = OneLine(reader.Text(), kMaxDoing)};
   }
-  progress.doing = OneLine(reader.Text(), kMostDoing);
+  progress.doing = OneLine(reader.Text(), kMaxDoing);
   if (reader.complete()) return progress;
   return Error{ErrorCode::kCorruption, "what arrived is no heartbeat"};
 }

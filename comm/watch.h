@@ -38,7 +38,7 @@ struct Progress {
 };
 
 /// The longest name of an operation, and the longest text of what a rank does.
-inline constexpr size_t kMostDoing = 256;
+inline constexpr size_t kMaxDoing = 256;
 
 /// Returns "weights of h.3 (operation 17 of step 12)".
 std::string OperationName(const Operation& operation);

@@ -30,19 +30,19 @@ Error NoMessage(std::string_view why) {
 
 void SetStatus(const Status& status, Message* message) {
   message->a = status.ok() ? 0 : 1 + static_cast<uint64_t>(status.error().code);
-  message->text = status.ok() ? "" : OneLine(status.error().message, kMostError);
+  message->text = status.ok() ? "" : OneLine(status.error().message, kMaxError);
 }
 
 Status StatusOf(const Message& message) {
   if (message.a == 0) return {};
   const bool known = message.a <= 1 + static_cast<uint64_t>(ErrorCode::kCancelled);
   return Error{known ? static_cast<ErrorCode>(message.a - 1) : ErrorCode::kUnavailable,
-               OneLine(message.text, kMostError)};
+               OneLine(message.text, kMaxError)};
 }
 
 Frame EncodeMessage(const Message& message) {
   const size_t payload = kFixedPayload + message.key.size() + message.text.size();
-  PENSTOCK_CHECK(payload <= kMostPayload, "a message of {} bytes", payload);
+  PENSTOCK_CHECK(payload <= kMaxPayload, "a message of {} bytes", payload);
   auto frame = std::make_shared<std::string>();
   frame->reserve(kHeader + payload);
   PutNumber(kMagic, 4, frame.get());
@@ -130,7 +130,7 @@ std::string EncodeGreeting(const Greeting& greeting) {
 Result<Greeting> DecodeGreeting(std::string_view text) {
   TextReader reader(text);
   Greeting greeting;
-  greeting.host = OneLine(reader.Text(), kMostHost);
+  greeting.host = OneLine(reader.Text(), kMaxHost);
   greeting.token = reader.Text();
   if (!reader.complete()) return NoMessage("its greeting");
   return greeting;
@@ -150,7 +150,7 @@ Result<std::vector<Member>> DecodeMembers(std::string_view text, uint32_t size) 
   std::vector<Member> members;
   while (members.size() < size && reader.ok()) {
     const uint64_t pid = reader.Number();
-    members.push_back({.host = OneLine(reader.Text(), kMostHost), .pid = pid});
+    members.push_back({.host = OneLine(reader.Text(), kMaxHost), .pid = pid});
   }
   if (!reader.complete()) return NoMessage("its members");
   return members;

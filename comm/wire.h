@@ -25,16 +25,16 @@
 namespace penstock::comm {
 
 /// The largest text, as Gather takes it.
-inline constexpr size_t kMostText = 16 << 20;
+inline constexpr size_t kMaxText = 16 << 20;
 /// The largest key.
-inline constexpr size_t kMostKey = 1024;
+inline constexpr size_t kMaxKey = 1024;
 /// The largest payload: a text, and the fields before it.
-inline constexpr size_t kMostPayload = kMostText + 4096;
+inline constexpr size_t kMaxPayload = kMaxText + 4096;
 /// The largest payload of a connection that has not greeted yet.
-inline constexpr size_t kMostGreeting = 4096;
+inline constexpr size_t kMaxGreeting = 4096;
 /// The longest error that is handed on, and the longest name of a host.
-inline constexpr size_t kMostError = 16384;
-inline constexpr size_t kMostHost = 64;
+inline constexpr size_t kMaxError = 16384;
+inline constexpr size_t kMaxHost = 64;
 
 enum class MessageType : uint32_t {
   // Messages of the start (comm/rendezvous.h).

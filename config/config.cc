@@ -13,7 +13,7 @@ namespace penstock::config {
 namespace {
 
 /// The largest number of steps that a scheduler takes.
-constexpr uint64_t kMostScheduledSteps = uint64_t{1} << 53;
+constexpr uint64_t kMaxScheduledSteps = uint64_t{1} << 53;
 
 }  // namespace
 
@@ -82,11 +82,11 @@ Status SetLastStep(uint64_t last_step, const std::string& source, Config& config
         {.path = path, .given = given, .value = fmt::format("{}", value), .source = from});
   };
   if (scheduler.total_is_last_step) {
-    scheduler.total_num_steps = static_cast<int64_t>(std::min(last_step, kMostScheduledSteps));
+    scheduler.total_num_steps = static_cast<int64_t>(std::min(last_step, kMaxScheduledSteps));
     list(total, true, scheduler.total_num_steps, "the last step, by " + source);
   }
   if (scheduler.warmup_ratio) {
-    const double steps = std::ceil(static_cast<double>(std::min(last_step, kMostScheduledSteps)) *
+    const double steps = std::ceil(static_cast<double>(std::min(last_step, kMaxScheduledSteps)) *
                                    *scheduler.warmup_ratio);
     scheduler.warmup_num_steps = std::max<int64_t>(2, static_cast<int64_t>(steps));
     list(warmup, scheduler.ratio_for_auto, static_cast<int64_t>(steps),

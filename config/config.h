@@ -85,7 +85,7 @@ struct SchedulerConfig {
 };
 
 /// How many folders nvme_path may name.
-inline constexpr uint32_t kMostNvmePaths = 64;
+inline constexpr uint32_t kMaxNvmePaths = 64;
 
 enum class MicroBatchOrder { kVertical, kHorizontal };
 

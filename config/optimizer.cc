@@ -9,7 +9,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kLargestMoment = 3e38;  // finite in fp32 and in bf16
+constexpr double kMaxMoment = 3e38;  // finite in fp32 and in bf16
 
 template <typename Hyperparameters>
 void ReadBetas(JsonSection& params, Hyperparameters& hyper) {
@@ -57,7 +57,7 @@ kernels::AdagradHyperparameters ReadAdagrad(JsonSection& params, OptimizerConfig
   adagrad.eps = params.Number("eps", adagrad.eps);
   adagrad.weight_decay = params.Number("weight_decay", 0);
   optimizer.initial_accumulator_value =
-      params.Number("initial_accumulator_value", 0, {0, kLargestMoment});
+      params.Number("initial_accumulator_value", 0, {0, kMaxMoment});
   params.Off({{"amsgrad", kBool, "[false]"}});
   return adagrad;
 }

@@ -8,7 +8,7 @@ using nlohmann::json;
 
 constexpr int64_t kMaxTileElements = int64_t{1} << 40;
 constexpr int64_t kMaxThreads = 4096;
-constexpr int64_t kMostSnapshots = 1000000;
+constexpr int64_t kMaxSnapshots = 1000000;
 /// Ranks hear of each other each second, so that a shorter time would blame the living.
 constexpr IntegerRange kTimeoutSeconds = {2, 1000000};
 /// The default of DeepSpeed's configuration. An engine that no configuration describes has
@@ -22,7 +22,7 @@ int ReadThreadCount(JsonSection& aio) {
   const char* first = nullptr;
   int64_t count = 1;
   for (const char* name : kThreadNames) {
-    const std::optional<int64_t> value = aio.OptionalInteger(name, {1, aio::kMostThreadCount});
+    const std::optional<int64_t> value = aio.OptionalInteger(name, {1, aio::kMaxThreadCount});
     if (!value) continue;
     if (first != nullptr && *value != count) {
       aio.Fail(name, fmt::format("{} contradicts {} {}, another name of the same; keep one", *value,
@@ -45,9 +45,9 @@ int64_t ReadMultiple(JsonSection& section, const char* key, int64_t fallback, In
 
 Bytes ReadBlockSize(JsonSection& aio) {
   const auto number = [](Bytes size) { return static_cast<int64_t>(size.value); };
-  const int64_t unit = number(aio::kLeastBlockSize);
+  const int64_t unit = number(aio::kMinBlockSize);
   return Bytes{static_cast<uint64_t>(ReadMultiple(aio, "block_size", number(aio::kDefaultBlockSize),
-                                                  {unit, number(aio::kMostBlockSize)}, unit))};
+                                                  {unit, number(aio::kMaxBlockSize)}, unit))};
 }
 
 std::optional<Bytes> ReadSize(JsonSection& section, const char* key) {
@@ -121,7 +121,7 @@ void ReadPlacement(JsonSection& section, Config& config) {
 void ReadSnapshots(JsonSection& section, Config& config) {
   const char* key = "snapshot_every_steps";
   config.snapshot_every_steps = section.Integer(key, 0);
-  config.keep_snapshots = section.Integer("keep_snapshots", 2, {1, kMostSnapshots});
+  config.keep_snapshots = section.Integer("keep_snapshots", 2, {1, kMaxSnapshots});
   if (config.snapshot_every_steps > 0 && !config.durable) {
     section.Fail(key,
                  "snapshots are taken of commits that later steps leave alone, which needs "
@@ -148,7 +148,7 @@ void ReadAio(JsonSection& top, ConfigDraft& draft) {
   top.Object("aio", [&](JsonSection& aio) {
     options.block_size = ReadBlockSize(aio);
     options.queue_depth = static_cast<int>(
-        aio.Integer("queue_depth", kDeepSpeedQueueDepth, {1, aio::kMostQueueDepth}));
+        aio.Integer("queue_depth", kDeepSpeedQueueDepth, {1, aio::kMaxQueueDepth}));
     options.thread_count = ReadThreadCount(aio);
     options.single_submit = aio.Bool("single_submit", false);
     options.overlap_events = aio.Bool("overlap_events", true);

@@ -11,10 +11,10 @@ namespace penstock::config {
 namespace {
 
 /// A scaled gradient is fp32 before it is rounded.
-constexpr int64_t kLargestScalePower = 127;
-constexpr double kLargestScale = 0x1p127;
-constexpr double kSmallestScale = 0x1p-24;
-constexpr int64_t kMostSteps = 1'000'000'000;
+constexpr int64_t kMaxScalePower = 127;
+constexpr double kMaxScale = 0x1p127;
+constexpr double kMinScale = 0x1p-24;
+constexpr int64_t kMaxSteps = 1'000'000'000;
 
 bool IsTrueAt(JsonSection& top, std::string_view section, const char* key) {
   const nlohmann::json* object = top.Find(section);
@@ -24,16 +24,16 @@ bool IsTrueAt(JsonSection& top, std::string_view section, const char* key) {
 
 LossScaling ReadLossScaling(JsonSection& fp16) {
   LossScaling scaling;
-  scaling.loss_scale = fp16.Number("loss_scale", scaling.loss_scale, {0, kLargestScale});
+  scaling.loss_scale = fp16.Number("loss_scale", scaling.loss_scale, {0, kMaxScale});
   scaling.initial_scale_power =
-      fp16.Integer("initial_scale_power", scaling.initial_scale_power, {0, kLargestScalePower});
+      fp16.Integer("initial_scale_power", scaling.initial_scale_power, {0, kMaxScalePower});
   scaling.loss_scale_window =
-      fp16.Integer("loss_scale_window", scaling.loss_scale_window, {1, kMostSteps});
-  scaling.hysteresis = fp16.Integer("hysteresis", scaling.hysteresis, {1, kMostSteps});
+      fp16.Integer("loss_scale_window", scaling.loss_scale_window, {1, kMaxSteps});
+  scaling.hysteresis = fp16.Integer("hysteresis", scaling.hysteresis, {1, kMaxSteps});
   scaling.consecutive_hysteresis =
       fp16.Bool("consecutive_hysteresis", scaling.consecutive_hysteresis);
   scaling.min_loss_scale =
-      fp16.Number("min_loss_scale", scaling.min_loss_scale, {kSmallestScale, kLargestScale});
+      fp16.Number("min_loss_scale", scaling.min_loss_scale, {kMinScale, kMaxScale});
   const double initial = std::ldexp(1.0, static_cast<int>(scaling.initial_scale_power));
   if (scaling.loss_scale == 0 && initial < scaling.min_loss_scale) {
     fp16.Fail("min_loss_scale",

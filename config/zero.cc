@@ -92,9 +92,9 @@ std::string Normal(const std::string& path) {
 /// The folders of a text or a list; empty after a failure.
 std::vector<std::string> PathsOf(JsonSection& offload, const nlohmann::json& value) {
   const nlohmann::json list = value.is_array() ? value : nlohmann::json::array({value});
-  if (list.empty() || list.size() > kMostNvmePaths) {
+  if (list.empty() || list.size() > kMaxNvmePaths) {
     offload.Fail("nvme_path",
-                 fmt::format("a list of {} paths; give 1 to {}", list.size(), kMostNvmePaths));
+                 fmt::format("a list of {} paths; give 1 to {}", list.size(), kMaxNvmePaths));
     return {};
   }
   std::vector<std::string> paths;

@@ -44,7 +44,7 @@ bool CallThread::Start() {
 }
 
 void CallThread::Run() {
-  ::pthread_setname_np(::pthread_self(), ("calls " + stream_).substr(0, kMostThreadName).c_str());
+  ::pthread_setname_np(::pthread_self(), ("calls " + stream_).substr(0, kMaxThreadName).c_str());
   MutexLock lock(mutex_);
   while (true) {
     while (queue_.empty() && !ending_) not_empty_.Wait(mutex_);

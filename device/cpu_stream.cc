@@ -151,7 +151,7 @@ std::optional<ThreadStream::Command> ThreadStream::Pop() {
 void ThreadStream::Run() {
   on_stream_thread = true;
   PENSTOCK_CHECK(KeepsDenormals(), "stream {}: a library has denormals flushed to zero", name_);
-  ::pthread_setname_np(::pthread_self(), name_.substr(0, kMostThreadName).c_str());
+  ::pthread_setname_np(::pthread_self(), name_.substr(0, kMaxThreadName).c_str());
   // Each command and what its function holds is gone before the next one, an event say, is begun.
   while (const std::optional<Command> command = Pop()) Execute(*command);
 }

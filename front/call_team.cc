@@ -71,7 +71,7 @@ void CallTeam::Await(Call& call) {
 }
 
 void CallTeam::Run(uint64_t number) {
-  ::pthread_setname_np(::pthread_self(), name_.substr(0, kMostThreadName).c_str());
+  ::pthread_setname_np(::pthread_self(), name_.substr(0, kMaxThreadName).c_str());
   MutexLock lock(mutex_);
   for (uint64_t next = 0;; ++next) {
     while (next == first_ + calls_.size() && !ending_) changed_.Wait(mutex_);

@@ -23,7 +23,7 @@ constexpr uint64_t kPiece = 4096;
 constexpr uint64_t kStripe = 32 << 10;
 
 /// How many names a message lists.
-constexpr size_t kMostNames = 5;
+constexpr size_t kMaxNames = 5;
 
 /// sums[i] += values[i]; the first time, sums[i] = values[i]. A sum of zeros keeps the sign that
 /// plain assignment has.
@@ -275,14 +275,14 @@ Status GradientInbox::CompleteAll(int threads) {
     for (size_t j = 0; j < tensors.size(); ++j) {
       const Tensor& tensor = modules_[i].tensors[j];
       if (!tensor.trained || tensor.count > 0) continue;
-      if (missing++ < kMostNames) names += (names.empty() ? "" : ", ") + tensors[j].name;
+      if (missing++ < kMaxNames) names += (names.empty() ? "" : ", ") + tensors[j].name;
     }
   }
   if (missing > 0) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "{} of the trained tensors got no gradient in this step: {}{}; freeze what "
                      "the loss does not depend on, or give zeros",
-                     missing, names, missing > kMostNames ? ", …" : "");
+                     missing, names, missing > kMaxNames ? ", …" : "");
   }
   for (const ModuleId id : offload::Ids<ModuleId>(modules_.size())) {
     const Module& module = modules_[Index(id)];

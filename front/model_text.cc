@@ -13,7 +13,7 @@ namespace penstock::front {
 namespace {
 
 /// The most elements of a tensor, so that no sum of sizes comes near 2^64.
-constexpr uint64_t kMostElements = uint64_t{1} << 48;
+constexpr uint64_t kMaxElements = uint64_t{1} << 48;
 
 std::optional<DType> WeightOf(Section& group) {
   const json* value = group.Find("dtype");
@@ -38,7 +38,7 @@ zero::TensorSpec ReadTensor(Section tensor, size_t groups) {
   uint64_t elements = 1;
   for (const json& size : tensor.List("shape")) {
     const uint64_t extent = size.is_number_unsigned() ? size.get<uint64_t>() : 0;
-    if (extent == 0 || extent > kMostElements / elements) {
+    if (extent == 0 || extent > kMaxElements / elements) {
       tensor.Fail("shape", fmt::format("has {}; sizes are whole numbers from 1, and a tensor has "
                                        "at most 2^48 elements",
                                        Excerpt(size)));
@@ -77,12 +77,12 @@ void CheckSize(const zero::ModelSpec& spec, Section& model) {
       elements = SaturatingAdd(elements, tensor.elements());
     }
   }
-  if (elements > kMostElements / 2) {
+  if (elements > kMaxElements / 2) {
     model.Fail("units", fmt::format("have {} elements, and at most 2^47 can be trained", elements));
   }
-  if (spec.groups.size() > offload::kMostGroups) {
+  if (spec.groups.size() > offload::kMaxGroups) {
     model.Fail("groups", fmt::format("has {} entries, and at most {} can be", spec.groups.size(),
-                                     offload::kMostGroups));
+                                     offload::kMaxGroups));
   }
 }
 
@@ -119,9 +119,9 @@ Result<Options> ParseOptions(const std::string& text) {
                   .step = std::nullopt,
                   .host_memory = std::nullopt,
                   .device_sums = std::nullopt};
-  constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
+  constexpr uint64_t kMaxInteger = std::numeric_limits<int64_t>::max();
   if (section.Find("host_memory") != nullptr) {
-    options.host_memory = Bytes{section.Number("host_memory", 0, 1, kMost)};
+    options.host_memory = Bytes{section.Number("host_memory", 0, 1, kMaxInteger)};
   }
   options.slots = static_cast<uint32_t>(section.Number("slots", 2, 1, 1U << 20));
   options.seed = section.Number("seed", 0, 0, std::numeric_limits<uint64_t>::max());
@@ -129,10 +129,10 @@ Result<Options> ParseOptions(const std::string& text) {
   options.reports_loss = section.Bool("reports_loss", false);
   options.scales_loss = section.Bool("scales_loss", false);
   if (section.Find("device_sums") != nullptr) {
-    options.device_sums = Bytes{section.Number("device_sums", 0, 0, kMost)};
+    options.device_sums = Bytes{section.Number("device_sums", 0, 0, kMaxInteger)};
   }
   if (section.Find("step") != nullptr) {
-    options.step = section.Number("step", 0, 0, kMost);
+    options.step = section.Number("step", 0, 0, kMaxInteger);
     if (options.continue_from.empty())
       section.Fail("step", "needs continue, the files of a commit");
   }

@@ -16,7 +16,7 @@ constexpr Bytes kPart = 1_MiB;
 constexpr uint64_t kPartElements = 256 << 10;
 
 void ForEach(size_t parts, int threads, const std::function<void(size_t)>& work) {
-  const Status done = ForEachIndex(parts, std::min(threads, kMostMemoryThreads), [&](size_t i) {
+  const Status done = ForEachIndex(parts, std::min(threads, kMaxMemoryThreads), [&](size_t i) {
     work(i);
     return Status();
   });

@@ -12,7 +12,7 @@
 namespace penstock::front {
 
 /// So many threads use up the bandwidth of memory.
-inline constexpr int kMostMemoryThreads = 4;
+inline constexpr int kMaxMemoryThreads = 4;
 
 struct Copy {
   std::byte* to = nullptr;

@@ -33,7 +33,7 @@ void UpdateOnSharedCores(config::Config& config) {
       zero::PlanThreads(*topology, device::Kind::kCpu, {.compute = config.compute_threads}, {});
   if (!plan.optimizer.empty()) return;
   config.optimizer_threads =
-      std::max(plan.counts.optimizer, std::min(plan.counts.compute, kMostMemoryThreads));
+      std::max(plan.counts.optimizer, std::min(plan.counts.compute, kMaxMemoryThreads));
 }
 
 /// Sets what is not the caller's choice here.
@@ -184,7 +184,7 @@ Result<zero::MemoryPlan> PlanStore(const Plan& plan) {
   // The device is the caller's: its buffers are in no budget of ours.
   PENSTOCK_ASSIGN(zero::MemoryPlan memory,
                   zero::PlanMemory(plan.engine.model, plan.layout, plan.engine.config,
-                                   Bytes{kMostCount}, available));
+                                   Bytes{kMaxCount}, available));
   memory.shared_slots = plan.slots;
   return memory;
 }

@@ -119,7 +119,7 @@ class Training {
 
  private:
   /// Weights of small tiles are enqueued together, up to so much.
-  static constexpr Bytes kMostAtOnce = 256_KiB;
+  static constexpr Bytes kMaxAtOnce = 256_KiB;
 
   explicit Training(Plan plan) : plan_(std::move(plan)) {}
   Status Build();

@@ -32,8 +32,8 @@ Result<ContextScope> Training::EnterCopies(CuStream stream) {
   if (copies_ == nullptr) {
     std::vector<std::span<std::byte>> memory = host_->engine().copied_memory();
     memory.push_back(room_.bytes());
-    PENSTOCK_ASSIGN(copies_, DeviceCopies::Create(stream, memory,
-                                                  std::min(copy_threads(), kMostMemoryThreads)));
+    PENSTOCK_ASSIGN(
+        copies_, DeviceCopies::Create(stream, memory, std::min(copy_threads(), kMaxMemoryThreads)));
   }
   return copies_->Enter(stream);
 }
@@ -59,7 +59,7 @@ Status Training::UseOn(uint32_t unit, UseKind kind, const UnitMemory& to, CuStre
 Status Training::EnqueueWeights(ModuleId module, const UnitMemory& to, CuStream stream) {
   offload::IdRange<TileId> tiles = plan_.layout.TilesOf(module);
   while (tiles.size() > 0) {
-    Result<offload::PinnedWeights> pinning = host_->engine().store().PinWeights(tiles, kMostAtOnce);
+    Result<offload::PinnedWeights> pinning = host_->engine().store().PinWeights(tiles, kMaxAtOnce);
     if (!pinning.ok()) {
       PENSTOCK_TRY(copies_->AfterWeights(stream, [](const Status&) {}));  // copies may be under way
       return pinning.error();

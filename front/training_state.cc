@@ -16,7 +16,7 @@ using offload::ModuleId;
 using offload::TileId;
 
 /// A commit's text has room beside what the state file itself keeps.
-constexpr size_t kLongestText = 63 << 10;
+constexpr size_t kMaxCommitText = 63 << 10;
 
 }  // namespace
 
@@ -27,10 +27,10 @@ Status Training::Drain() {
 
 Status Training::BeginCommit(std::string json) {
   PENSTOCK_TRY(CheckReady());
-  if (json.size() > kLongestText) {
+  if (json.size() > kMaxCommitText) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "the text of the commit has {} bytes, and at most {} fit; keep less in it",
-                     json.size(), kLongestText);
+                     json.size(), kMaxCommitText);
   }
   PENSTOCK_TRY(FinishCommit());
   return session_->BeginCommit(std::move(json));

@@ -31,7 +31,7 @@ bool Rises(const History& bits) {
 
 double HeadroomBits(double largest) {
   if (!std::isfinite(largest)) return std::numeric_limits<double>::quiet_NaN();
-  return std::log2(kLargestFloat16) - std::log2(largest);
+  return std::log2(kMaxFloat16) - std::log2(largest);
 }
 
 size_t HeadroomDetector::Count(const StepNumbers& numbers) const {
@@ -54,7 +54,7 @@ std::optional<HeadroomDetector::Output> HeadroomDetector::FirstTooLarge(
     const StepNumbers& numbers) const {
   for (size_t i = 0; i < Count(numbers); ++i) {
     const std::optional<Output> output = OutputAt(numbers, i);
-    if (output && HeadroomBits(output->largest) < kLeastHeadroom) return output;
+    if (output && HeadroomBits(output->largest) < kMinHeadroom) return output;
   }
   return {};
 }

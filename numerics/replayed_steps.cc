@@ -12,7 +12,7 @@ namespace {
 
 bool IsBroken(const WeightNumbers& weight) {
   return !std::isfinite(weight.largest) || std::isnan(weight.rms) ||
-         weight.largest > kLargestSoundWeight;
+         weight.largest > kMaxSoundWeight;
 }
 
 ReplayedUpdate Summarise(const RunFacts& facts, const UpdateNumbers& numbers) {

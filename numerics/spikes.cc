@@ -12,7 +12,7 @@ namespace penstock::train {
 
 std::optional<std::string> LossSpikeDetector::Above(double loss) const {
   const double uniform = std::log(static_cast<double>(facts_.vocabulary));
-  const bool known = losses_.size() >= kLeastHistory;
+  const bool known = losses_.size() >= kMinHistory;
   const double over = known ? kFarOverUniform : kOverUniform;
   if (was_below_uniform_ && loss > uniform + over) {
     return fmt::format("ln(vocabulary) + {} = {}, which no model needs to reach", over,

@@ -8,13 +8,13 @@
 namespace penstock::train {
 
 /// The largest finite value of fp16.
-inline constexpr double kLargestFloat16 = 65504;
+inline constexpr double kMaxFloat16 = 65504;
 
 // D1: overflows in a row of a gradient with a dynamic loss scale.
 inline constexpr uint64_t kOverflowsToReport = 6;
 
 // D2: headroom of activations, in bits.
-inline constexpr double kLeastHeadroom = 3;
+inline constexpr double kMinHeadroom = 3;
 inline constexpr double kTrendHeadroom = 6;
 inline constexpr size_t kTrendSteps = 100;
 inline constexpr size_t kTrendParts = 5;
@@ -33,7 +33,7 @@ inline constexpr uint64_t kForwardsToStop = 2;
 inline constexpr double kOverUniform = 1;
 inline constexpr double kFarOverUniform = 3;
 inline constexpr size_t kSpikeWindow = 64;
-inline constexpr size_t kLeastHistory = 32;
+inline constexpr size_t kMinHistory = 32;
 inline constexpr double kSpikeDeviations = 6;
 inline constexpr double kSpikeRatio = 1.2;
 inline constexpr double kSpikeReach = 3;
@@ -43,15 +43,15 @@ inline constexpr size_t kSpikeApproach = 8;
 inline constexpr double kNormRatio = 10;
 
 // D7: updates against weights.
-inline constexpr double kLargestUpdate = 0.5;
-inline constexpr double kLargestSettledUpdate = 0.1;
+inline constexpr double kMaxUpdate = 0.5;
+inline constexpr double kMaxSettledUpdate = 0.1;
 inline constexpr double kGrowth = 2;
 inline constexpr size_t kGrowthSteps = 100;
 inline constexpr uint64_t kSettledSteps = 200;
-inline constexpr double kLeastWeightRms = 0.01;
+inline constexpr double kMinWeightRms = 0.01;
 
 // Replay: a weight of larger magnitude is destroyed, as no trained model has one.
-inline constexpr double kLargestSoundWeight = 1e6;
+inline constexpr double kMaxSoundWeight = 1e6;
 // Replay: a loss that stands out of those before and after it.
 inline constexpr size_t kNeighbours = 8;
 inline constexpr double kOutlierDeviations = 24;

@@ -15,7 +15,7 @@ namespace {
 
 /// NaN stands for no bound.
 double Ratio(double part, double whole) {
-  const double ratio = part / std::max(whole, kLeastWeightRms);
+  const double ratio = part / std::max(whole, kMinWeightRms);
   return std::isnan(ratio) ? std::numeric_limits<double>::infinity() : ratio;
 }
 
@@ -27,7 +27,7 @@ double UpdateRatio(const WeightNumbers& weight) {
 
 double UpdateLimit(const RunFacts& facts, const WatchedTensor& tensor, uint64_t step) {
   const bool settled = step > facts.warmup_steps + kSettledSteps;
-  return tensor.matrix && settled ? kLargestSettledUpdate : kLargestUpdate;
+  return tensor.matrix && settled ? kMaxSettledUpdate : kMaxUpdate;
 }
 
 void UpdateSizeDetector::Worst::Take(size_t index, double of) {

@@ -1,7 +1,7 @@
 // D7: updates that are too large for the weights, and weights that grow.
 //
 // A tensor whose weights are all zero before its first update, such as a bias, counts as having rms
-// kLeastWeightRms. Threads: one.
+// kMinWeightRms. Threads: one.
 #pragma once
 
 #include <deque>
@@ -14,7 +14,7 @@
 
 namespace penstock::train {
 
-/// Returns the rms of an update over that of the weights before it, which counts as kLeastWeightRms
+/// Returns the rms of an update over that of the weights before it, which counts as kMinWeightRms
 /// at least; infinite where it is not a number.
 double UpdateRatio(const WeightNumbers& weight);
 /// Returns the ratio above which the update of a step is too large for the tensor's weights.

@@ -25,8 +25,8 @@ Bytes CheckpointStore::HostBytes(const Options& options) {
 Bytes CheckpointStore::BookkeepingBytes(const Options& options, uint64_t accesses,
                                         uint64_t kernels) {
   // Checkpoints, accesses and kernels have numbers of 32 bits.
-  constexpr uint64_t kMost = std::numeric_limits<uint32_t>::max();
-  if (accesses > kMost || kernels > kMost) return Bytes{kMostCount};
+  constexpr uint64_t kMaxUint32 = std::numeric_limits<uint32_t>::max();
+  if (accesses > kMaxUint32 || kernels > kMaxUint32) return Bytes{kMaxCount};
   const Bytes of_checkpoint{sizeof(std::byte*) + sizeof(device::Event) + sizeof(Slot)};
   return PlanBytes(options.checkpoints, options.slots, accesses, kernels) +
          of_checkpoint * options.checkpoints;

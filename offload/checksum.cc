@@ -45,7 +45,7 @@ struct TileHasher::States {
   uint64_t seed = 0;
   Planes planes = MakeFrozenPlanes(DType::kFloat32);
   uint64_t elements = 0;
-  std::array<Hash, Planes::kMost> hashes;  ///< hash of each plane
+  std::array<Hash, Planes::kMaxCount> hashes;  ///< hash of each plane
 };
 
 TileHasher::TileHasher() : states_(std::make_unique<States>()) {
@@ -83,7 +83,7 @@ void TileHasher::Add(std::span<const std::byte> weight, std::span<const std::byt
 }
 
 TileChecksums TileHasher::Finish() const {
-  std::array<uint64_t, Planes::kMost> digests{};
+  std::array<uint64_t, Planes::kMaxCount> digests{};
   const size_t count = states_->planes.all().size();
   for (size_t i = 0; i < count; ++i) digests[i] = XXH3_64bits_digest(states_->hashes[i].get());
   return {digests[0], CombineStates(states_->seed, std::span(digests).first(count).subspan(1))};

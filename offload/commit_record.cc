@@ -42,16 +42,16 @@ bool IsPossible(const LossScaleState& scale, uint64_t step) {
 
 /// Returns what is impossible in a record; null if nothing is.
 const char* Impossible(const CommitRecord& record) {
-  if (record.sequence == 0 || record.sequence > kMostSteps) return "its sequence number";
+  if (record.sequence == 0 || record.sequence > kMaxSteps) return "its sequence number";
   const CommitHead& head = record.head;
-  if (head.step > kMostSteps) return "its step";
+  if (head.step > kMaxSteps) return "its step";
   if (head.optimizer_steps > head.step) return "its number of optimizer steps";
   if (head.skipped_in_a_row > head.step - head.optimizer_steps) {
     return "its number of skipped steps";
   }
   if (head.loss_scale && !IsPossible(*head.loss_scale, head.step)) return "its loss scale";
   for (const CommittedTile& tile : record.tiles) {
-    if (tile.version > kMostSteps) return "the version of a tile";
+    if (tile.version > kMaxSteps) return "the version of a tile";
     if (tile.slot > 1) return "the slot of a tile";
   }
   return nullptr;

@@ -66,11 +66,11 @@ struct CommitRecord {
 
 /// The largest JSON text that a commit place of version 1 holds, and the least room of version 2.
 inline constexpr Bytes kCommitJsonLimit = 64_KiB;
-inline constexpr Bytes kMostCommitJson = 64_MiB;
+inline constexpr Bytes kMaxCommitJson = 64_MiB;
 
 /// A bound that no run comes near, for steps, commits and versions. Adding to such a number does
 /// not overflow.
-inline constexpr uint64_t kMostSteps = uint64_t{1} << 48;
+inline constexpr uint64_t kMaxSteps = uint64_t{1} << 48;
 
 /// Returns the size of a record with this many tiles and bytes of JSON text.
 Bytes CommitBytes(uint32_t version, size_t tiles, Bytes json);

@@ -10,11 +10,11 @@ namespace penstock::offload {
 namespace {
 
 /// What a trace shows of waiting for weights: most are there.
-constexpr auto kShortestWait = std::chrono::microseconds(20);
+constexpr auto kMinWait = std::chrono::microseconds(20);
 
 /// Small tiles are copied together, up to so much: for each by itself, threads would be woken more
 /// often than bytes are worth. More would only begin the copies later.
-constexpr Bytes kMostAtOnce = 256_KiB;
+constexpr Bytes kMaxAtOnce = 256_KiB;
 
 }  // namespace
 
@@ -169,9 +169,9 @@ Status Executor::Fetch(ModuleId module, Slot& slot) {
 Result<size_t> Executor::CopyTiles(ModuleId module, IdRange<TileId> tiles, Slot& slot) {
   PinnedWeights pinned;
   {
-    const TraceSpan span(trace_, waits_, layout_.module(module).name, kShortestWait);
+    const TraceSpan span(trace_, waits_, layout_.module(module).name, kMinWait);
     ActivityScope waiting(meter_, Lane::kDataWait);
-    PENSTOCK_ASSIGN(pinned, store_.PinWeights(tiles, kMostAtOnce));
+    PENSTOCK_ASSIGN(pinned, store_.PinWeights(tiles, kMaxAtOnce));
   }
   const size_t count = pinned.weights().size();
   for (size_t i = 0; i < count; ++i) {

@@ -31,7 +31,7 @@ inline constexpr HeaderField<uint32_t> kRank{44, "the rank"};
 inline constexpr HeaderField<uint32_t> kPaths{48, "the number of paths"};
 inline constexpr HeaderField<uint32_t> kPath{52, "the index of the path"};
 inline constexpr HeaderField<uint64_t> kAlignment{56, "the alignment"};
-inline constexpr HeaderField<uint64_t> kLargestTile{64, "the largest tile"};
+inline constexpr HeaderField<uint64_t> kMaxTile{64, "the largest tile"};
 inline constexpr HeaderField<uint64_t> kParameters{72, "the number of parameters"};
 inline constexpr HeaderField<uint64_t> kTiles{80, "the number of tiles"};
 inline constexpr HeaderField<uint64_t> kLayoutOffset{88, "the offset of the layout"};

@@ -71,9 +71,9 @@ Result<GroupLayout> GroupFromJson(const Json& json) {
     planes.push_back(plane);
   }
   const uint64_t parameter_group = Unsigned(json.at("parameter_group"));
-  const bool some = !planes.empty() && planes.size() <= Planes::kMost &&
+  const bool some = !planes.empty() && planes.size() <= Planes::kMaxCount &&
                     planes.front().role == PlaneRole::kWeight;
-  if (!some || !CanBe(Planes(planes), frozen) || parameter_group >= kMostGroups) {
+  if (!some || !CanBe(Planes(planes), frozen) || parameter_group >= kMaxGroups) {
     return Corrupt(fmt::format("the planes of group {} cannot be", name));
   }
   return GroupLayout{.name = name,
@@ -144,7 +144,7 @@ Result<ModuleLayout> Remake(const ModuleLayout& module) {
 Result<ModuleLayout> ModuleFromJson(const Json& json, size_t groups) {
   ModuleLayout module{.name = json.at("name").get<std::string>(),
                       .elements = Unsigned(json.at("elements"))};
-  if (module.elements == 0 || module.elements > kMostElements) {
+  if (module.elements == 0 || module.elements > kMaxElements) {
     return Corrupt(fmt::format("module {} has {} elements", module.name, module.elements));
   }
   for (const Json& entry : json.at("tensors")) {
@@ -163,7 +163,7 @@ Status CheckModules(const ModelLayout& model) {
   for (const ModuleLayout& module : model.modules) {
     elements += module.elements;
     // Each is within the limit, so the sum cannot have left it by more than one of them.
-    if (elements > kMostElements) return Corrupt("the modules have more than 2^48 elements");
+    if (elements > kMaxElements) return Corrupt("the modules have more than 2^48 elements");
     for (const TensorLayout& tensor : module.tensors) {
       parameters += tensor.elements;
       if (names.insert(tensor.name).second) continue;
@@ -195,7 +195,7 @@ Status Read(const Json& document, uint32_t version, const std::optional<Planes>&
     for (const Json& entry : document.at("groups")) {
       PENSTOCK_ASSIGN(GroupLayout group, GroupFromJson(entry));
       const bool in_order = model.groups.empty() || group.frozen || !model.groups.back().frozen;
-      if (!in_order || model.groups.size() == kMostGroups) {
+      if (!in_order || model.groups.size() == kMaxGroups) {
         return Corrupt(
             fmt::format("group {} follows a frozen one, or is one too many", group.name));
       }

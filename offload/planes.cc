@@ -43,7 +43,7 @@ Planes::Planes(std::initializer_list<Plane> planes)
     : Planes(std::span<const Plane>(planes.begin(), planes.size())) {}
 
 Planes::Planes(std::span<const Plane> planes) : count_(planes.size()) {
-  PENSTOCK_CHECK(!planes.empty() && planes.size() <= kMost &&
+  PENSTOCK_CHECK(!planes.empty() && planes.size() <= kMaxCount &&
                  planes.front().role == PlaneRole::kWeight);
   std::ranges::copy(planes, planes_.begin());
   for (const Plane& plane : all()) PENSTOCK_CHECK(Find(plane.role) == &plane, "a role twice");
@@ -61,7 +61,7 @@ Bytes Planes::RecordSize(uint64_t elements) const {
 }
 
 Planes MakePlanes(DType dtype, const Moments& moments) {
-  std::array<Plane, Planes::kMost> planes;
+  std::array<Plane, Planes::kMaxCount> planes;
   size_t count = 0;
   const auto add = [&](PlaneRole role, Encoding encoding) {
     planes[count++] = MakePlane(role, encoding);

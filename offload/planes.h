@@ -65,7 +65,7 @@ struct Moments {
 /// occurs twice.
 class Planes {
  public:
-  static constexpr size_t kMost = 6;
+  static constexpr size_t kMaxCount = 6;
 
   Planes(std::initializer_list<Plane> planes);
   explicit Planes(std::span<const Plane> planes);
@@ -83,7 +83,7 @@ class Planes {
   bool operator==(const Planes&) const = default;
 
  private:
-  std::array<Plane, kMost> planes_{};
+  std::array<Plane, kMaxCount> planes_{};
   size_t count_ = 0;
 };
 

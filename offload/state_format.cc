@@ -82,12 +82,12 @@ Status CheckHeader(std::span<const std::byte> bytes) {
     return Unknown("feature flags or a weight dtype");
   }
   const uint32_t world_size = ReadField(bytes, field::kWorldSize);
-  if (world_size == 0 || world_size > kMostRanks || ReadField(bytes, field::kRank) >= world_size) {
+  if (world_size == 0 || world_size > kMaxRanks || ReadField(bytes, field::kRank) >= world_size) {
     return Corrupt("the world size and the rank do not hold");
   }
   if (version == 1 && world_size != 1) return Unknown("several ranks");
   const uint32_t paths = ReadField(bytes, field::kPaths);
-  if (paths == 0 || paths > kMostPaths || ReadField(bytes, field::kPath) >= paths) {
+  if (paths == 0 || paths > kMaxPaths || ReadField(bytes, field::kPath) >= paths) {
     return Corrupt("the number of paths and the index of this one do not hold");
   }
   return {};
@@ -106,7 +106,7 @@ Result<HeadParts> PartsOf(std::span<const std::byte> header) {
   HeadParts parts{.layout = Bytes{ReadField(header, field::kLayoutSize)}};
   const uint64_t tiles = ReadField(header, field::kTiles);
   const bool some = tiles > 0 || ReadField(header, field::kVersion) > 1;
-  if (!some || tiles > kMostTiles || parts.layout > kMostLayoutBytes) {
+  if (!some || tiles > kMaxTiles || parts.layout > kMaxLayoutBytes) {
     return Corrupt(fmt::format("the header names {} tiles and a layout of {} bytes", tiles,
                                parts.layout.value));
   }
@@ -190,7 +190,7 @@ void EncodeHeader(const StateHeader& header, uint64_t layout_checksum, std::span
   WriteField(out, field::kPaths, header.paths);
   WriteField(out, field::kPath, header.path);
   WriteField(out, field::kAlignment, kStateAlignment.value);
-  WriteField(out, field::kLargestTile, layout.tile_elements);
+  WriteField(out, field::kMaxTile, layout.tile_elements);
   WriteField(out, field::kParameters, layout.model.parameters);
   WriteField(out, field::kTiles, uint64_t{layout.tiles.size()});
   EncodeGeometry(header.geometry, version, out);
@@ -202,8 +202,8 @@ void EncodeHeader(const StateHeader& header, uint64_t layout_checksum, std::span
 Result<ShardLayout> LayoutFrom(std::span<const std::byte> header, std::span<const std::byte> text,
                                std::span<const std::byte> descriptors) {
   const uint32_t version = ReadField(header, field::kVersion);
-  const uint64_t tile_elements = ReadField(header, field::kLargestTile);
-  if (tile_elements == 0 || tile_elements % kBlockElements != 0 || tile_elements > kMostElements) {
+  const uint64_t tile_elements = ReadField(header, field::kMaxTile);
+  if (tile_elements == 0 || tile_elements % kBlockElements != 0 || tile_elements > kMaxElements) {
     return Corrupt(fmt::format("the largest tile has {} elements", tile_elements));
   }
   std::optional<Planes> v1_planes;
@@ -251,7 +251,7 @@ FileOffset PartOffset(const StateGeometry& geometry, const TilePlace& place, Par
 
 StateHeader PlanState(const Uuid& uuid, const ShardLayout& layout, const StateShape& shape,
                       uint32_t path) {
-  PENSTOCK_CHECK(path < shape.paths && shape.paths <= kMostPaths &&
+  PENSTOCK_CHECK(path < shape.paths && shape.paths <= kMaxPaths &&
                  (shape.slots == 1 || shape.slots == 2) &&
                  (shape.commit_json == kCommitJsonLimit || FormatVersionOf(layout) > 1));
   TilePlan tiles = PlanTiles(layout, shape);
@@ -402,7 +402,7 @@ Result<StateHeader> DecodeHead(std::span<const std::byte> bytes) {
   if (shape.paths == 1) shape.path_of_tile.clear();
   if (version > 1) {
     shape.commit_json = Bytes{ReadField(bytes, field::kCommitJson)};
-    if (shape.commit_json < kCommitJsonLimit || shape.commit_json > kMostCommitJson ||
+    if (shape.commit_json < kCommitJsonLimit || shape.commit_json > kMaxCommitJson ||
         shape.commit_json.value % kHeaderBytes.value != 0) {
       return Corrupt(fmt::format("{} at offset {} cannot be {}", field::kCommitJson.name,
                                  field::kCommitJson.offset, shape.commit_json.value));

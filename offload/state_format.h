@@ -24,14 +24,14 @@ inline constexpr Bytes kHeaderBytes = 4_KiB;
 inline constexpr Bytes kStateAlignment = 4_KiB;  ///< alignment of every region
 inline constexpr Bytes kDescriptorBytes = 64_B;
 
-inline constexpr uint32_t kMostPaths = 64;
-inline constexpr uint32_t kMostRanks = 65536;
-inline constexpr uint32_t kMostGroups = 65536;
-inline constexpr uint64_t kMostTiles = uint64_t{1} << 24;  ///< descriptors of 1 GiB
+inline constexpr uint32_t kMaxPaths = 64;
+inline constexpr uint32_t kMaxRanks = 65536;
+inline constexpr uint32_t kMaxGroups = 65536;
+inline constexpr uint64_t kMaxTiles = uint64_t{1} << 24;  ///< descriptors of 1 GiB
 /// The most elements of a state, padding included, so that no size or offset comes near 2^64.
-inline constexpr uint64_t kMostElements = uint64_t{1} << 48;
+inline constexpr uint64_t kMaxElements = uint64_t{1} << 48;
 /// The limit of the JSON text of modules and tensors.
-inline constexpr Bytes kMostLayoutBytes = 128_MiB;
+inline constexpr Bytes kMaxLayoutBytes = 128_MiB;
 
 /// The places of everything in one path's file.
 struct StateGeometry {

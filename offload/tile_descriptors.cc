@@ -10,12 +10,12 @@ namespace penstock::offload {
 namespace {
 
 // Max states of a record in version 1.
-constexpr size_t kMostStates = 6;
+constexpr size_t kMaxStates = 6;
 /// A descriptor's states: their number, then a kind and an encoding for each.
 constexpr size_t kStatesAt = 25;
 constexpr size_t kKindsAt = kStatesAt + 1;
-constexpr size_t kEncodingsAt = kKindsAt + kMostStates;
-constexpr size_t kStatesBytes = 1 + 2 * kMostStates;
+constexpr size_t kEncodingsAt = kKindsAt + kMaxStates;
+constexpr size_t kStatesBytes = 1 + 2 * kMaxStates;
 constexpr uint8_t kExpAvg = 2;
 constexpr uint8_t kExpAvgSq = 3;
 
@@ -47,7 +47,7 @@ void EncodeStates(const Planes& planes, std::span<std::byte> descriptor) {
 /// The moments that a descriptor names; what it names beside them is not looked at.
 Moments MomentsOf(std::span<const std::byte> descriptor) {
   Moments moments{.exp_avg = false, .exp_avg_sq = false};
-  for (size_t i = 0; i < kMostStates; ++i) {
+  for (size_t i = 0; i < kMaxStates; ++i) {
     const auto kind = Get<uint8_t>(descriptor, kKindsAt + i);
     if (kind != kExpAvg && kind != kExpAvgSq) continue;
     (kind == kExpAvg ? moments.exp_avg : moments.exp_avg_sq) = true;

@@ -8,14 +8,14 @@
 namespace penstock::train {
 namespace {
 
-constexpr Bytes kLargestConfig = 16_MiB;
+constexpr Bytes kMaxConfig = 16_MiB;
 
 }  // namespace
 
 Result<std::vector<config::ConfigSource>> ReadConfigFiles(const std::vector<std::string>& paths) {
   std::vector<config::ConfigSource> sources;
   for (const std::string& path : paths) {
-    Result<std::string> text = ReadTextFileOrPipe(path, kLargestConfig);
+    Result<std::string> text = ReadTextFileOrPipe(path, kMaxConfig);
     if (!text.ok()) return Error{text.error().code, "--config: " + text.error().message};
     sources.push_back({path, *std::move(text)});
   }

@@ -11,11 +11,11 @@ namespace penstock::train {
 namespace {
 
 constexpr mode_t kLinesMode = 0644;
-constexpr Bytes kLargestLines = 64_MiB;
+constexpr Bytes kMaxLines = 64_MiB;
 
 /// The text of a file; nothing if there is none.
 Result<std::optional<std::string>> ReadLines(const Folder& folder, const char* name) {
-  Result<std::string> text = ReadTextFile(folder, name, kLargestLines);
+  Result<std::string> text = ReadTextFile(folder, name, kMaxLines);
   if (!text.ok() && text.error().code == ErrorCode::kNotFound) {
     return std::optional<std::string>();
   }

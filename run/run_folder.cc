@@ -358,7 +358,7 @@ Result<std::vector<FoundFile>> FilesOfRun(const Folder& run) {
 
 Result<RunInfo> ReadRunInfo(const Folder& run) {
   const std::string path = run.PathOf(kInfoName);
-  const Result<std::string> text = ReadTextFile(run, kInfoName, kLargestOwnText);
+  const Result<std::string> text = ReadTextFile(run, kInfoName, kMaxOwnText);
   if (!text.ok() && text.error().code == ErrorCode::kNotFound) {
     const Result<std::vector<std::string>> names = run.List();
     const bool left = names.ok() && !names->empty() && AreOfABeginning(*names);

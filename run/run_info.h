@@ -22,7 +22,7 @@ namespace penstock::train {
 
 inline constexpr const char* kInfoName = "run.json";
 /// The limit of the size of run.json, which holds a config.json.
-inline constexpr Bytes kLargestOwnText = 64_MiB;
+inline constexpr Bytes kMaxOwnText = 64_MiB;
 
 /// The front end that trains a run. No other one resumes it.
 enum class RunKind {

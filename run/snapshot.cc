@@ -61,7 +61,7 @@ Result<StateFiles> TargetFiles(const Folder& run, const StateFiles& state, const
 /// Whether the writing of a run.json was cut off, of the run with this UUID or before it was there.
 bool IsBegunInfo(const Folder& folder, const std::string& name, const std::string& run_uuid) {
   if (name == kInfoName || WithoutTemporary(name) != kInfoName) return false;
-  const Result<std::string> text = ReadTextFile(folder, name, kLargestOwnText);
+  const Result<std::string> text = ReadTextFile(folder, name, kMaxOwnText);
   return text.ok() && (IsBlank(*text) || text->find(run_uuid) != std::string::npos);
 }
 

@@ -32,7 +32,7 @@ bool IsThere(const Folder& snapshots, const std::string& name) {
 
 /// As its text says; an empty one may be, and holds nothing to lose.
 bool IsOurs(const Folder& snapshots, const std::string& name, const std::string& run_uuid) {
-  const Result<std::string> text = ReadTextFile(snapshots, name, kLargestOwnText);
+  const Result<std::string> text = ReadTextFile(snapshots, name, kMaxOwnText);
   return text.ok() && (IsBlank(*text) || (!run_uuid.empty() && text->starts_with(run_uuid)));
 }
 
@@ -77,7 +77,7 @@ bool SnapshotRequest::answered() const { return !IsThere(snapshots_, RequestName
 Status SnapshotRequest::Answer() const {
   const std::string answer = AnswerName(name_);
   if (!IsThere(snapshots_, answer) || !IsOurs(snapshots_, answer, run_uuid_)) return {};
-  PENSTOCK_ASSIGN(const std::string why, ReadTextFile(snapshots_, answer, kLargestOwnText));
+  PENSTOCK_ASSIGN(const std::string why, ReadTextFile(snapshots_, answer, kMaxOwnText));
   static_cast<void>(snapshots_.RemoveFile(answer));
   return MakeError(ErrorCode::kIo, "snapshot {}: {}", name_, why.substr(why.find('\n') + 1));
 }

@@ -102,9 +102,9 @@ Result<std::vector<std::string>> StatePathsFrom(const JsonFields& fields, const 
 }
 
 Status CheckRanks(size_t ranks, size_t min, const Folder& run) {
-  if (ranks >= min && ranks <= offload::kMostRanks) return {};
+  if (ranks >= min && ranks <= offload::kMaxRanks) return {};
   return DamagedInfo(
-      run, fmt::format("\"ranks\" is no list of {} to {} ranks' files", min, offload::kMostRanks));
+      run, fmt::format("\"ranks\" is no list of {} to {} ranks' files", min, offload::kMaxRanks));
 }
 
 }  // namespace penstock::train

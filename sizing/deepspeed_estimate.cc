@@ -12,9 +12,9 @@ namespace {
 
 __extension__ using WideProduct = unsigned __int128;
 
-/// Python's int(): truncates. kMostCount beyond 64 bits.
+/// Python's int(): truncates. kMaxCount beyond 64 bits.
 uint64_t Truncated(double value) {
-  return value < 0x1p64 ? static_cast<uint64_t>(value) : kMostCount;
+  return value < 0x1p64 ? static_cast<uint64_t>(value) : kMaxCount;
 }
 
 /// a · b of Python's whole numbers, which are exact, where the product meets a float.

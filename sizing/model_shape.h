@@ -1,7 +1,7 @@
 // Models by name and shape, "gpt2:h=12288,l=96,v=50257,s=2048", and how many parameters they have:
 // also those of families that train does not know yet.
 //
-// Values and pure functions. Sums and products that do not fit 64 bits are kMostCount; a shape that
+// Values and pure functions. Sums and products that do not fit 64 bits are kMaxCount; a shape that
 // was parsed has none (docs/sizing.md has the keys and the formulas). Threads: any.
 #pragma once
 

@@ -16,27 +16,27 @@ namespace penstock::train {
 namespace {
 
 /// No matrix of a model has more rows; and a table of tokens has 32-bit ones.
-constexpr uint64_t kMostExtent = uint64_t{1} << 32;
+constexpr uint64_t kMaxExtent = uint64_t{1} << 32;
 /// What a plan takes unless s is given, where it is no parameter.
 constexpr uint64_t kUsualSequence = 2048;
 
 struct ShapeKey {
   std::string_view name;
   uint64_t least = 1;
-  uint64_t most = kMostExtent;
+  uint64_t most = kMaxExtent;
   /// What people write for it; the first is used in messages.
   std::array<std::string_view, 4> meanings;
 };
 constexpr std::array kShapeKeys = {
-    ShapeKey{"h", 1, kMostExtent, {"hidden_size", "n_embd", "d_model", "width"}},
-    ShapeKey{"l", 1, kMostExtent, {"layers", "n_layer", "num_layers", "num_hidden_layers"}},
-    ShapeKey{"v", 1, kMostExtent, {"vocab_size", "vocabulary", "n_vocab"}},
-    ShapeKey{"s", 1, kMostExtent, {"sequence_length", "n_positions", "n_ctx", "seq_length"}},
-    ShapeKey{"i", 1, kMostExtent, {"intermediate_size", "n_inner", "d_ff", "ffn"}},
-    ShapeKey{"heads", 1, kMostExtent, {"attention heads", "n_head", "num_attention_heads"}},
-    ShapeKey{"kv", 1, kMostExtent, {"key and value heads", "num_key_value_heads", "kv_heads"}},
-    ShapeKey{"d", 1, kMostExtent, {"head width", "head_dim", "d_kv"}},
-    ShapeKey{"dl", 1, kMostExtent, {"decoder layers", "num_decoder_layers"}},
+    ShapeKey{"h", 1, kMaxExtent, {"hidden_size", "n_embd", "d_model", "width"}},
+    ShapeKey{"l", 1, kMaxExtent, {"layers", "n_layer", "num_layers", "num_hidden_layers"}},
+    ShapeKey{"v", 1, kMaxExtent, {"vocab_size", "vocabulary", "n_vocab"}},
+    ShapeKey{"s", 1, kMaxExtent, {"sequence_length", "n_positions", "n_ctx", "seq_length"}},
+    ShapeKey{"i", 1, kMaxExtent, {"intermediate_size", "n_inner", "d_ff", "ffn"}},
+    ShapeKey{"heads", 1, kMaxExtent, {"attention heads", "n_head", "num_attention_heads"}},
+    ShapeKey{"kv", 1, kMaxExtent, {"key and value heads", "num_key_value_heads", "kv_heads"}},
+    ShapeKey{"d", 1, kMaxExtent, {"head width", "head_dim", "d_kv"}},
+    ShapeKey{"dl", 1, kMaxExtent, {"decoder layers", "num_decoder_layers"}},
     ShapeKey{"gated", 0, 1, {"gated MLP", "is_gated_act"}},
     ShapeKey{"head", 0, 1, {"own output matrix", "lm_head", "untied"}},
 };
@@ -222,7 +222,7 @@ Result<ModelShape> ParseModelShape(const std::string& text) {
   PENSTOCK_TRY(CheckComplete(all, *keys, values));
   const ModelShape shape = Filled(*keys, values);
   PENSTOCK_TRY(CheckHeads(all, shape, values.contains("d")));
-  if (CountParameters(shape).total() == kMostCount) {
+  if (CountParameters(shape).total() == kMaxCount) {
     return WrongShape(all, "it has more parameters than 64 bits count; make h, l, v or i smaller");
   }
   return shape;

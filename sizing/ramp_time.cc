@@ -38,7 +38,7 @@ namespace {
 uint64_t HiddenFrom(const StepTimeLine& line, double drive_s) {
   if (line.At(1) >= drive_s) return 1;
   const double samples = std::ceil((drive_s - line.fixed_s) / line.sample_s);
-  return samples < 0x1p64 ? static_cast<uint64_t>(samples) : kMostCount;
+  return samples < 0x1p64 ? static_cast<uint64_t>(samples) : kMaxCount;
 }
 
 double LongestAt(const StepTimeLines& lines, uint64_t samples) {
@@ -50,7 +50,7 @@ double LongestAt(const StepTimeLines& lines, uint64_t samples) {
 }  // namespace
 
 uint64_t HiddenFrom(const StepTimeLines& lines, double drive_s) {
-  uint64_t least = kMostCount;
+  uint64_t least = kMaxCount;
   for (const StepTimeLine& line : lines) least = std::min(least, HiddenFrom(line, drive_s));
   return least;
 }
@@ -81,7 +81,7 @@ std::string RampTimeText(const RampTime& time) {
       "; {} of them wait for the drive, {:.2f} days in all, as its bytes do not "
       "shrink with the batch",
       time.drive_bound_steps, time.drive_bound_s / kDaySeconds);
-  if (time.hidden_from == kMostCount) return text + ": no batch hides it";
+  if (time.hidden_from == kMaxCount) return text + ": no batch hides it";
   return text + fmt::format(": a batch of {} hides it", time.hidden_from);
 }
 
@@ -91,7 +91,7 @@ nlohmann::json RampTimeJson(const RampTime& time) {
                            {"drive_bound_steps", time.drive_bound_steps},
                            {"drive_bound_s", time.drive_bound_s},
                            {"hidden_from", time.hidden_from}};
-  if (time.hidden_from == kMostCount) object["hidden_from"] = nullptr;
+  if (time.hidden_from == kMaxCount) object["hidden_from"] = nullptr;
   return object;
 }
 

@@ -35,7 +35,7 @@ Result<StepTimeLine> FitStepTime(const MeasuredStep& a, const MeasuredStep& b);
 using StepTimeLines = std::vector<StepTimeLine>;
 
 /// Returns the least samples of a step that takes at least `drive_s` by the lines: from there on
-/// the drive, which needs `drive_s` for each step, is hidden. kMostCount if there are none.
+/// the drive, which needs `drive_s` for each step, is hidden. kMaxCount if there are none.
 uint64_t HiddenFrom(const StepTimeLines& lines, double drive_s);
 
 struct RampTime {

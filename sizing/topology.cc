@@ -21,7 +21,7 @@ constexpr uint64_t kUsualHeadWidth = 128;
 
 double Real(uint64_t n) { return static_cast<double>(n); }
 Bytes WholeBytes(double bytes) {
-  return Bytes{bytes < 0x1p64 ? static_cast<uint64_t>(bytes) : kMostCount};
+  return Bytes{bytes < 0x1p64 ? static_cast<uint64_t>(bytes) : kMaxCount};
 }
 
 uint64_t PipelineLayers(const ModelShape& shape) { return shape.layers + shape.decoder_layers; }

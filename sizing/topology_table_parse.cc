@@ -19,7 +19,7 @@ constexpr std::array<std::string_view, 5> kNeededColumns = {"dp", "tp", "pp", "m
 constexpr std::array<std::string_view, 9> kOtherColumns = {
     "nodes", "gpus", "hidden", "layers", "heads", "mem", "sec_it", "tflops", "line"};
 /// Numbers of a cell: beyond these no product of them is of use.
-constexpr uint64_t kMostInCell = uint64_t{1} << 32;
+constexpr uint64_t kMaxInCell = uint64_t{1} << 32;
 
 std::string Lower(std::string_view text) {
   std::string lower(text);
@@ -73,7 +73,7 @@ class CellReader {
   Result<std::optional<uint64_t>> Whole(const std::string& column) const {
     if (IsNothing(Cell(column))) return std::optional<uint64_t>();
     const Result<uint64_t> number =
-        ParseWhole(std::string(Cell(column)), {.low = 1, .high = kMostInCell});
+        ParseWhole(std::string(Cell(column)), {.low = 1, .high = kMaxInCell});
     if (!number.ok()) return Wrong(column, "{}", number.error().message);
     return std::optional<uint64_t>(*number);
   }

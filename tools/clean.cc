@@ -38,7 +38,7 @@ bool IsForeign(const Folder& folder, const std::string& run_uuid, const Error& e
   if (error.code != ErrorCode::kCorruption && error.code != ErrorCode::kInvalidArgument) {
     return false;
   }
-  const Result<std::string> text = ReadTextFile(folder, kInfoName, kLargestOwnText);
+  const Result<std::string> text = ReadTextFile(folder, kInfoName, kMaxOwnText);
   return !text.ok() || text->find(run_uuid) == std::string::npos;
 }
 

@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 /// Lines for tensors whose values are unhealthy.
-constexpr size_t kMostFaults = 40;
+constexpr size_t kMaxFaults = 40;
 
 /// Lines of a name and a value.
 class Lines {
@@ -254,7 +254,7 @@ void AddChanges(const RunInfo& info, uint64_t committed, Lines& lines) {
 
 /// Values that no healthy training has. They are as they were written, and so no damage.
 void AddValues(const std::vector<zero::ValueFault>& faults, Lines& lines) {
-  const size_t listed = std::min(faults.size(), kMostFaults);
+  const size_t listed = std::min(faults.size(), kMaxFaults);
   for (size_t i = 0; i < listed; ++i) lines.Add("unhealthy values", ToText(faults[i]));
   if (listed < faults.size()) {
     lines.Add("unhealthy values", fmt::format("and of {} more", faults.size() - listed));

@@ -121,7 +121,7 @@ ChartPanel HeadroomPanel(const RunNumerics& numerics) {
                    .marks = {ReportMarks(numerics, PanelOf::kHeadroom)},
                    .if_empty = "the run has no headroom.jsonl: nothing is known of its layers"};
   if (!panel.lines.empty()) {
-    panel.limits = {{0, "fp16 overflows"}, {kLeastHeadroom, "reported below"}};
+    panel.limits = {{0, "fp16 overflows"}, {kMinHeadroom, "reported below"}};
   }
   return panel;
 }

@@ -62,7 +62,7 @@ std::string StopLines(const NumericsStop& stop) {
 }  // namespace
 
 Result<std::optional<NumericsStop>> ReadNumericsStop(const Folder& run) {
-  const Result<std::string> text = ReadTextFile(run, kBlackBoxName, kLargestOwnText);
+  const Result<std::string> text = ReadTextFile(run, kBlackBoxName, kMaxOwnText);
   if (!text.ok() && text.error().code == ErrorCode::kNotFound) {
     return std::optional<NumericsStop>();
   }

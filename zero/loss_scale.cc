@@ -40,7 +40,7 @@ void LossScale::Overflowed() {
 }
 
 uint64_t LossScale::OverflowsToTheEnd() const {
-  if (!dynamic()) return kMostCount;
+  if (!dynamic()) return kMaxCount;
   const double halvings = std::ceil(std::log2(state_.scale / rules_.min_loss_scale));
   return state_.hysteresis - 1 + static_cast<uint64_t>(halvings) + 1;
 }

@@ -39,7 +39,7 @@ class LossScale {
   /// Whether the last step overflowed with a scale that cannot be lowered. The training ends then.
   bool exhausted() const { return exhausted_; }
   /// Returns after how many steps that overflow, counted from the next one, the scale is exhausted;
-  /// kMostCount for a static scale, which never is.
+  /// kMaxCount for a static scale, which never is.
   uint64_t OverflowsToTheEnd() const;
 
  private:

@@ -33,13 +33,13 @@ std::vector<GroupSpec> DecayGroupSpecs() {
 
 Status CheckTileCount(const ModelSpec& model, const config::Config& config) {
   const uint64_t tiles = TilesOf(model, config.tile_elements);
-  if (tiles <= kMostTiles) return {};
+  if (tiles <= kMaxTiles) return {};
   uint64_t enough = config.tile_elements;
-  while (TilesOf(model, enough) > kMostTiles) enough *= 2;
+  while (TilesOf(model, enough) > kMaxTiles) enough *= 2;
   return MakeError(ErrorCode::kBudget,
                    "penstock.tile_elements: with {} elements in a tile the model has {} tiles, and "
                    "{} is the limit; give {} (and as much to sub_group_size, where it is set)",
-                   config.tile_elements, tiles, kMostTiles, enough);
+                   config.tile_elements, tiles, kMaxTiles, enough);
 }
 
 offload::ModelLayout MakeModelLayout(const ModelSpec& model, DType dtype,

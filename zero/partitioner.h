@@ -13,7 +13,7 @@
 namespace penstock::zero {
 
 /// The most tiles of a layout: enough for 10^12 parameters in tiles of the default size.
-inline constexpr uint64_t kMostTiles = uint64_t{1} << 20;
+inline constexpr uint64_t kMaxTiles = uint64_t{1} << 20;
 
 /// Refuses tiles that are too small for the model, before a layout is made. Errors: kBudget, with
 /// the smallest size that works.

@@ -18,7 +18,7 @@
 namespace penstock::zero {
 namespace {
 
-static_assert(config::kMostNvmePaths <= offload::kMostPaths);
+static_assert(config::kMaxNvmePaths <= offload::kMaxPaths);
 
 /// Engines of one kind say the same of themselves.
 void AddOnce(const std::string& notice, std::vector<std::string>& notices) {

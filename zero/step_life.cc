@@ -72,10 +72,10 @@ Status StepLife::BeginAt(uint64_t step, uint64_t optimizer_steps) {
         "the training has steps of its own already; say before its first step, and not "
         "of a commit that is continued, how many were made elsewhere");
   }
-  if (step > offload::kMostSteps / 2) {
+  if (step > offload::kMaxSteps / 2) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "{} steps are said to have been made elsewhere; at most {} can be", step,
-                     offload::kMostSteps / 2);
+                     offload::kMaxSteps / 2);
   }
   if (optimizer_steps > step) {
     return MakeError(ErrorCode::kInvalidArgument,

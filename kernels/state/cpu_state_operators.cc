@@ -47,7 +47,7 @@ ZeroCounts ZerosOf(std::span<const float> values) {
     for (const float value :
          values.subspan(begin, std::min(kElementGrain, values.size() - begin))) {
       exact += value == 0 ? 1 : 0;
-      rounded += std::abs(value) <= kMostThatIsZeroInFloat16 ? 1 : 0;
+      rounded += std::abs(value) <= kMaxZeroInFloat16 ? 1 : 0;
     }
     counts.Add({exact, rounded});
   }

@@ -96,7 +96,7 @@ __global__ void ZeroCountsKernel(uint64_t n, const float* values, unsigned long 
   const uint64_t begin = uint64_t{blockIdx.x} * kBlockElements;
   for (uint64_t i = begin + threadIdx.x; i < begin + kBlockElements && i < n; i += blockDim.x) {
     zeros += values[i] == 0 ? 1 : 0;
-    small += fabsf(values[i]) <= kMostThatIsZeroInFloat16 ? 1 : 0;
+    small += fabsf(values[i]) <= kMaxZeroInFloat16 ? 1 : 0;
   }
   zeros = ReduceBlock(zeros, Count());
   small = ReduceBlock(small, Count());

@@ -47,7 +47,7 @@ struct ZeroCounts {
 };
 
 /// Half of the least magnitude that fp16 has is rounded to even: zero.
-inline constexpr float kMostThatIsZeroInFloat16 = 0x1p-25F;
+inline constexpr float kMaxZeroInFloat16 = 0x1p-25F;
 
 /// Figures of updated elements. Weights are the masters, before rounding.
 struct WeightFigures {

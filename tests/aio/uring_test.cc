@@ -60,7 +60,7 @@ TEST_F(UringRegistrationsTest, MoreThanAGiBIsCutIntoPieces) {
   const auto line = registrations_->RegisterBuffers(std::array{folded.bytes()});
   if (!line.ok()) GTEST_SKIP() << line.error().message;
   EXPECT_THAT(*line, HasSubstr("pieces: 2"));
-  const size_t piece = kLargestPiece.value;
+  const size_t piece = kMaxPiece.value;
   EXPECT_EQ(registrations_->BufferIndex(folded.bytes().subspan(piece - 1, 1)), 0);
   EXPECT_EQ(registrations_->BufferIndex(folded.bytes().subspan(piece, 1)), 1);
   EXPECT_EQ(registrations_->BufferIndex(folded.bytes().subspan(piece - 1, 2)), std::nullopt);

@@ -22,21 +22,21 @@ TEST(Bytes, ArithmeticAndOrderAreThoseOfTheirValues) {
 }
 
 TEST(Bytes, WhatDoesNotFitIsTheLargestSize) {
-  const Bytes most{kMostCount};
+  const Bytes most{kMaxCount};
   EXPECT_EQ(most + 1_B, most);
   EXPECT_EQ(Bytes{1ULL << 63} + Bytes{1ULL << 63}, most);
-  EXPECT_EQ(Bytes{kMostCount - 1} + 1_B, most);
+  EXPECT_EQ(Bytes{kMaxCount - 1} + 1_B, most);
   EXPECT_EQ(Bytes{1ULL << 32} * (1ULL << 32), most);
   EXPECT_EQ((1ULL << 33) * Bytes{1ULL << 32}, most);
-  EXPECT_EQ(Bytes{1ULL << 32} * ((1ULL << 32) - 1), Bytes{kMostCount - (1ULL << 32) + 1});
+  EXPECT_EQ(Bytes{1ULL << 32} * ((1ULL << 32) - 1), Bytes{kMaxCount - (1ULL << 32) + 1});
   EXPECT_EQ(most * 0, 0_B);
   Bytes sum = most;
   sum += most;
   EXPECT_EQ(sum, most);
-  EXPECT_EQ(FileOffset{kMostCount} + 1_B, FileOffset{kMostCount});
-  EXPECT_EQ(SaturatingAdd(kMostCount, kMostCount), kMostCount);
-  EXPECT_EQ(SaturatingMultiply(3, kMostCount / 2), kMostCount);
-  EXPECT_EQ(SaturatingMultiply(kMostCount, 1), kMostCount);
+  EXPECT_EQ(FileOffset{kMaxCount} + 1_B, FileOffset{kMaxCount});
+  EXPECT_EQ(SaturatingAdd(kMaxCount, kMaxCount), kMaxCount);
+  EXPECT_EQ(SaturatingMultiply(3, kMaxCount / 2), kMaxCount);
+  EXPECT_EQ(SaturatingMultiply(kMaxCount, 1), kMaxCount);
 }
 
 TEST(BytesDeathTest, LessThanZeroIsABrokenContract) {
@@ -45,8 +45,8 @@ TEST(BytesDeathTest, LessThanZeroIsABrokenContract) {
 }
 
 TEST(AlignUp, BeyondTheLargestSizeIsThat) {
-  EXPECT_EQ(AlignUp(Bytes{kMostCount - 1}, 512_B), Bytes{kMostCount});
-  EXPECT_EQ(AlignUp(Bytes{kMostCount - 511}, 512_B), Bytes{kMostCount - 511});
+  EXPECT_EQ(AlignUp(Bytes{kMaxCount - 1}, 512_B), Bytes{kMaxCount});
+  EXPECT_EQ(AlignUp(Bytes{kMaxCount - 511}, 512_B), Bytes{kMaxCount - 511});
 }
 
 TEST(AlignUp, GivesTheSmallestMultipleThatIsNotBelow) {

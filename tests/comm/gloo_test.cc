@@ -147,9 +147,9 @@ TEST(GlooTest, ANoteKeepsAsMuchTextAsThereIsRoomFor) {
   EXPECT_EQ(note.fingerprint, 7U);
   EXPECT_EQ(note.Text(), "short");
   note.Set(8, std::string(5000, 'x'));
-  EXPECT_EQ(note.Text(), std::string(GlooNote::kMostText, 'x'));
+  EXPECT_EQ(note.Text(), std::string(GlooNote::kMaxText, 'x'));
   note.length = 0xffffffff;  // whatever comes over a wire
-  EXPECT_EQ(note.Text().size(), GlooNote::kMostText);
+  EXPECT_EQ(note.Text().size(), GlooNote::kMaxText);
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ TEST(PeersTest, AllThatIsReadyIsReturnedHoweverManyItAre) {
   for (uint32_t peer = 0; peer < kPeers; ++peer) {
     auto [mine, other] = MakePair();
     Send(other, "a word");
-    ASSERT_TRUE(peers.Add(peer, Connection(std::move(mine), kMostPayload)).ok());
+    ASSERT_TRUE(peers.Add(peer, Connection(std::move(mine), kMaxPayload)).ok());
     others.push_back(std::move(other));
   }
   const Peers::Ready ready = peers.Wait(steady_clock::now());
@@ -63,7 +63,7 @@ Hosted MakeHost() {
                        .members = {{"host", 1}, {"host", 2}, {"host", 3}}};
   for (int rank = 1; rank < 3; ++rank) {
     auto [mine, other] = MakePair();
-    meeting.connections.emplace_back(std::move(mine), kMostPayload);
+    meeting.connections.emplace_back(std::move(mine), kMaxPayload);
     hosted.ranks.push_back(std::move(other));
   }
   hosted.job = StarJob::Start(std::move(meeting), {}).value();

@@ -61,7 +61,7 @@ class Stranger {
   }
   /// Waits for a message.
   std::optional<Message> Hear() {
-    MessageParser parser(kMostPayload);
+    MessageParser parser(kMaxPayload);
     char byte = 0;
     while (WaitFor(socket_.get(), POLLIN, steady_clock::now() + kEnough) &&
            ::recv(socket_.get(), &byte, 1, 0) == 1) {
@@ -378,7 +378,7 @@ TEST(RendezvousTest, TheEndOfRankZeroEndsTheWaitOfTheOthers) {
   std::thread zero([&] {
     PENSTOCK_CHECK(WaitFor(listener.socket.get(), POLLIN, steady_clock::now() + kEnough));
     Connection connection(
-        UniqueFd(::accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC)), kMostPayload);
+        UniqueFd(::accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC)), kMaxPayload);
     connection.Send(EncodeMessage({.type = MessageType::kWelcome}));
   });
   EXPECT_TRUE(FailsWith(VisitMeeting(At(listener, 1, 2), kEnough), ErrorCode::kUnavailable,

@@ -154,11 +154,11 @@ TEST(JobTest, WhatWasOpenedIsClosedAgainHoweverTheJobEnds) {
 
 TEST(JobTest, TextsUpToTheirLimitArriveWhole) {
   const Jobs jobs = JoinRanks(2);
-  const std::vector<std::string> texts = {std::string(kMostText, 'a'), std::string(100'000, 'b')};
+  const std::vector<std::string> texts = {std::string(kMaxText, 'a'), std::string(100'000, 'b')};
   const auto outcomes =
       OnAll(jobs, [&](Job& job, uint32_t rank) { return job.Gather(texts[rank]); });
   for (const auto& outcome : outcomes) EXPECT_TRUE(outcome.value() == texts);
-  EXPECT_TRUE(FailsWith(jobs[0]->Gather(std::string(kMostText + 1, 'a')),
+  EXPECT_TRUE(FailsWith(jobs[0]->Gather(std::string(kMaxText + 1, 'a')),
                         ErrorCode::kInvalidArgument, {"16777217"}));
   FinishAll(jobs);
 }
@@ -315,7 +315,7 @@ TEST(JobTest, AnOperationInWhichARankIsMissingEndsTheJob) {
 
 TEST(JobTest, ARankThatDoesNotVoteIsNamed) {
   JobOptions options;
-  options.timeouts.operation = kLeastTimeout;
+  options.timeouts.operation = kMinTimeout;
   const Jobs jobs = JoinRanks(2, options);
   const std::vector<Status> outcomes = OnAll(jobs, [](Job& job, uint32_t rank) {
     if (rank == 0) return job.Vote(10, 7);

@@ -22,7 +22,7 @@ Message Whole() {
 }
 
 /// What a parser makes of bytes that arrive at once.
-Result<std::optional<Message>> Parse(std::string_view bytes, size_t most = kMostPayload) {
+Result<std::optional<Message>> Parse(std::string_view bytes, size_t most = kMaxPayload) {
   MessageParser parser(most);
   parser.Add(bytes);
   return parser.Next();
@@ -39,7 +39,7 @@ TEST(WireTest, AMessageArrivesAsItWasSent) {
 }
 
 TEST(WireTest, MessagesArriveByteForByteAndTogether) {
-  MessageParser parser(kMostPayload);
+  MessageParser parser(kMaxPayload);
   std::string bytes;
   for (uint64_t i = 0; i < 100; ++i) {
     bytes += *EncodeMessage({.number = i, .text = std::string(i, 'x')});
@@ -60,15 +60,15 @@ TEST(WireTest, MessagesArriveByteForByteAndTogether) {
 }
 
 TEST(WireTest, TheLargestTextFitsAndALargerOneIsRefused) {
-  const Message largest = {.key = std::string(kMostKey, 'k'), .text = std::string(kMostText, 't')};
+  const Message largest = {.key = std::string(kMaxKey, 'k'), .text = std::string(kMaxText, 't')};
   EXPECT_EQ(*Parse(*EncodeMessage(largest)).value(), largest);
   const std::string frame = *EncodeMessage(Whole());
-  const std::string longer = WithWord(frame, 8, kMostPayload + 1);
+  const std::string longer = WithWord(frame, 8, kMaxPayload + 1);
   EXPECT_TRUE(FailsWith(Parse(longer), ErrorCode::kCorruption, {"its length"}));
   EXPECT_TRUE(FailsWith(Parse(WithWord(frame, 8, UINT32_MAX)), ErrorCode::kCorruption, {"length"}));
   EXPECT_TRUE(FailsWith(Parse(WithWord(frame, 8, 0)), ErrorCode::kCorruption, {"its length"}));
   EXPECT_TRUE(
-      FailsWith(Parse(*EncodeMessage({.text = std::string(kMostGreeting, 't')}), kMostGreeting),
+      FailsWith(Parse(*EncodeMessage({.text = std::string(kMaxGreeting, 't')}), kMaxGreeting),
                 ErrorCode::kCorruption, {"its length"}));
 }
 
@@ -110,7 +110,7 @@ TEST(WireTest, AStatusArrivesWithItsCode) {
   message.a = 1000;
   EXPECT_TRUE(FailsWith(StatusOf(message), ErrorCode::kUnavailable, {"two lines"}));
   SetStatus(Error{ErrorCode::kIo, std::string(100'000, 'x')}, &message);
-  EXPECT_EQ(message.text.size(), kMostError);
+  EXPECT_EQ(message.text.size(), kMaxError);
 }
 
 TEST(WireTest, ProgressAndMembersArriveAsTheyWere) {

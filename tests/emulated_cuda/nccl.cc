@@ -21,7 +21,7 @@
 
 namespace {
 
-constexpr int kMostRanks = 16;
+constexpr int kMaxRanks = 16;
 /// Bytes that a rank sends to another at a time.
 constexpr size_t kPiece = size_t{64} << 10;
 /// What is taken of the device, so that it can be missed: by a communicator, and by the first
@@ -34,8 +34,8 @@ enum class OperationKind : uint64_t { kNone, kAllGather, kExchange };
 struct Post {
   OperationKind kind;
   uint64_t type;
-  uint64_t sent[kMostRanks];      ///< bytes to each rank
-  uint64_t received[kMostRanks];  ///< bytes from each
+  uint64_t sent[kMaxRanks];      ///< bytes to each rank
+  uint64_t received[kMaxRanks];  ///< bytes from each
 };
 
 /// What ranks share; zero at first.
@@ -43,9 +43,9 @@ struct Segment {
   pthread_mutex_t mutex;
   pthread_barrier_t barrier;
   int ranks;  ///< 0: nobody has joined
-  bool joined[kMostRanks];
-  Post posts[kMostRanks];
-  std::byte mail[kMostRanks][kMostRanks][kPiece];  ///< by sender and receiver
+  bool joined[kMaxRanks];
+  Post posts[kMaxRanks];
+  std::byte mail[kMaxRanks][kMaxRanks][kPiece];  ///< by sender and receiver
 };
 
 Segment* Map(const char* name, int flags) {
@@ -98,7 +98,7 @@ uint64_t CheckPosts(const Segment& segment, int rank) {
     PENSTOCK_CHECK(theirs.sent[rank] == mine.received[other],
                    "nccl: rank {} sends {} bytes, of which rank {} receives {}", other,
                    theirs.sent[rank], rank, mine.received[other]);
-    largest = std::max(largest, *std::max_element(theirs.sent, theirs.sent + kMostRanks));
+    largest = std::max(largest, *std::max_element(theirs.sent, theirs.sent + kMaxRanks));
   }
   return largest;
 }
@@ -192,7 +192,7 @@ ncclResult_t EmulatedCommInitRankConfig(ncclComm_t* communicator, int ranks, ncc
                                         int rank, ncclConfig_t* config) {
   const ncclConfig_t expected = NCCL_CONFIG_INITIALIZER;
   PENSTOCK_CHECK(config->magic == expected.magic && config->size == expected.size);
-  PENSTOCK_CHECK(ranks <= kMostRanks && rank >= 0 && rank < ranks, "nccl: no such rank");
+  PENSTOCK_CHECK(ranks <= kMaxRanks && rank >= 0 && rank < ranks, "nccl: no such rank");
   Segment* const segment = Map(id.internal, 0);
   pthread_mutex_lock(&segment->mutex);
   if (segment->ranks == 0) {

@@ -33,8 +33,7 @@ TEST(PlanTest, UpdatesRunOnEachCoreThatTheyShareWithTheCallersThreads) {
     if (core.cpus.size() == 1 && cores < 16 && !topology->cpu_quota) continue;
     GTEST_SKIP() << "updates have CPUs of their own on this machine, or a quota";
   }
-  EXPECT_EQ(OptimizerThreads(json::object()),
-            std::min(static_cast<int>(cores), kMostMemoryThreads));
+  EXPECT_EQ(OptimizerThreads(json::object()), std::min(static_cast<int>(cores), kMaxMemoryThreads));
   std::vector<int> all;
   for (const Core& core : topology->cores) all.push_back(core.cpus.front());
   // A sanitizer has a thread of its own, which counts as the process does.

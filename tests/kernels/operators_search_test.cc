@@ -35,14 +35,14 @@ class SearchTest : public OperatorsTest {
   }
   static constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
   static constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  static constexpr float kLargest = std::numeric_limits<float>::max();
+  static constexpr float kMaxFloat = std::numeric_limits<float>::max();
 };
 
 TEST_P(SearchTest, TheFirstNumberThatIsNotFiniteIsFound) {
-  EXPECT_EQ(Find({}, kLargest, 7), kNone);
-  EXPECT_EQ(Find({{0, kNaN}}, kLargest, 7), 7U);
-  EXPECT_EQ(Find({{4999, -kInfinity}}, kLargest, 7), 7U + 4999);
-  EXPECT_EQ(Find({{4321, kNaN}, {1234, kInfinity}, {4999, kNaN}}, kLargest, 0), 1234U);
+  EXPECT_EQ(Find({}, kMaxFloat, 7), kNone);
+  EXPECT_EQ(Find({{0, kNaN}}, kMaxFloat, 7), 7U);
+  EXPECT_EQ(Find({{4999, -kInfinity}}, kMaxFloat, 7), 7U + 4999);
+  EXPECT_EQ(Find({{4321, kNaN}, {1234, kInfinity}, {4999, kNaN}}, kMaxFloat, 0), 1234U);
 }
 
 TEST_P(SearchTest, SoIsTheFirstBeyondALimit) {
@@ -51,8 +51,8 @@ TEST_P(SearchTest, SoIsTheFirstBeyondALimit) {
 }
 
 TEST_P(SearchTest, WhatWasFoundBeforeStaysWhereItComesFirst) {
-  EXPECT_EQ(Find({{10, kNaN}}, kLargest, 100, 50), 50U);
-  EXPECT_EQ(Find({{10, kNaN}}, kLargest, 100, 500), 110U);
+  EXPECT_EQ(Find({{10, kNaN}}, kMaxFloat, 100, 50), 50U);
+  EXPECT_EQ(Find({{10, kNaN}}, kMaxFloat, 100, 500), 110U);
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, SearchTest, AllModes(), ModeName);

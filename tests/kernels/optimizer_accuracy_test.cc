@@ -151,7 +151,7 @@ std::vector<Sample> WideSamples(int least_gradient, int greatest_gradient) {
     return static_cast<float>(StandardNormal(4, stream + 8, i) * std::pow(10.0, exponent));
   };
   std::vector<Sample> samples;
-  for (uint64_t i = 0; i < kMostElements; ++i) {
+  for (uint64_t i = 0; i < kMaxElements; ++i) {
     const float root = scaled(i, 2, -21, 17);
     samples.push_back({
         .weight = i % 7 == 0 ? scaled(i, 0, -44, -38) : scaled(i, 0, -6, 2),

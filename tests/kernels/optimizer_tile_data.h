@@ -22,9 +22,9 @@ namespace penstock::kernels {
 template <typename T>
 struct OnVectors {
   using value_type = T;  // NOLINT(readability-identifier-naming): the standard library asks for it
-  static constexpr std::align_val_t kLongest{256};
-  T* allocate(size_t n) { return static_cast<T*>(::operator new(n * sizeof(T), kLongest)); }
-  void deallocate(T* data, size_t) { ::operator delete(data, kLongest); }
+  static constexpr std::align_val_t kMaxAlignment{256};
+  T* allocate(size_t n) { return static_cast<T*>(::operator new(n * sizeof(T), kMaxAlignment)); }
+  void deallocate(T* data, size_t) { ::operator delete(data, kMaxAlignment); }
   bool operator==(const OnVectors&) const = default;
 };
 
@@ -245,12 +245,12 @@ inline void Fill(TileData& data, const std::vector<Sample>& samples) {
 }
 
 /// The longest tile that tests fill.
-inline constexpr uint64_t kMostElements = 5000;
+inline constexpr uint64_t kMaxElements = 5000;
 
 inline void FillNormal(TileData& data) {
   static const std::vector<Sample> samples = [] {
     std::vector<Sample> made;
-    for (uint64_t i = 0; i < kMostElements; ++i) {
+    for (uint64_t i = 0; i < kMaxElements; ++i) {
       const float root = StandardNormal(1, 2, i) * 1e-2f;
       made.push_back({StandardNormal(1, 0, i), StandardNormal(1, 1, i) * 1e-2f, root * root,
                       StandardNormal(1, 3, i) * 4e-2f});

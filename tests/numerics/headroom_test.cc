@@ -83,7 +83,7 @@ uint64_t FirstReport(uint64_t steps, Magnitude magnitude) {
 TEST(HeadroomTest, ARiseBelowSixBitsIsReportedBeforeThreeAreLeft) {
   // A bit in a hundred steps, from 7 bits of headroom on.
   const uint64_t step =
-      FirstReport(300, [](double step) { return kLargestFloat16 / 128 * std::exp2(step / 100); });
+      FirstReport(300, [](double step) { return kMaxFloat16 / 128 * std::exp2(step / 100); });
   EXPECT_EQ(step, 101U);
 }
 

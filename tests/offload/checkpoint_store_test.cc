@@ -121,7 +121,7 @@ TEST(CheckpointPlanTest, WhatItTakesGrowsWithTheStepAndHasAnEnd) {
             CheckpointStore::BookkeepingBytes(few, 30, 20));
   EXPECT_GE(CheckpointStore::BookkeepingBytes(many, 3000, 2000),
             Bytes{3000 * sizeof(CheckpointPlan::Use)});
-  EXPECT_EQ(CheckpointStore::BookkeepingBytes(few, uint64_t{1} << 32, 1), Bytes{kMostCount});
+  EXPECT_EQ(CheckpointStore::BookkeepingBytes(few, uint64_t{1} << 32, 1), Bytes{kMaxCount});
 }
 
 /// Makes a step's accesses; each writes or reads a pattern of the step and the checkpoint. `wrong`
@@ -177,9 +177,9 @@ TEST(CheckpointStoreTest, EveryReadingFindsWhatWasWrittenInEveryStep) {
 }
 
 TEST(CheckpointStoreTest, StepsMayHaveFewerCheckpointsThanItWasMadeFor) {
-  constexpr uint32_t kMost = 4;
-  for (const uint32_t slots : {3U, kMost + 2, kLayers * kMost}) {
-    const CheckpointStore::Options options = OptionsFor(kMost, slots);
+  constexpr uint32_t kMaxHeld = 4;
+  for (const uint32_t slots : {3U, kMaxHeld + 2, kLayers * kMaxHeld}) {
+    const CheckpointStore::Options options = OptionsFor(kMaxHeld, slots);
     const auto device =
         device::CreateCpuDevice({.memory = CheckpointStore::DeviceBytes(options)}).value();
     auto store = CheckpointStore::Create(options, *device).value();

@@ -183,7 +183,7 @@ TEST(ForgedStateTest, ALayoutThatCannotBeIsRefused) {
       {"module b has 1152921504606846976 elements",
        [](ModelLayout& model) { model.modules[1].elements = uint64_t{1} << 60; }},
       {"the modules have more than 2^48 elements",
-       [](ModelLayout& model) { model.modules[1].elements = kMostElements; }},
+       [](ModelLayout& model) { model.modules[1].elements = kMaxElements; }},
       {"the tiles of module b do not cover it",
        [](ModelLayout& model) { model.modules[1].elements = 8192; }},
       {"the tiles of module c do not cover it",

@@ -10,7 +10,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-constexpr uint64_t kLargest = uint64_t{1} << 63;
+constexpr uint64_t kMaxPower = uint64_t{1} << 63;
 
 /// What the first steps take.
 std::vector<uint64_t> Batches(const BatchRampup& rampup, size_t steps) {
@@ -37,7 +37,7 @@ Ramp RampOf(const BatchRampup& rampup, uint64_t samples) {
 TEST(BatchRampup, GrowsByMegatronsRule) {
   constexpr uint64_t kSamples = 9'765'625;
   const std::vector<uint64_t> consumed = {0,         76'895,    100'000,  1'000'000,
-                                          5'000'000, 9'765'624, kSamples, kLargest};
+                                          5'000'000, 9'765'624, kSamples, kMaxPower};
   const auto batches = [&](const BatchRampup& rampup) {
     std::vector<uint64_t> found;
     for (const uint64_t c : consumed) found.push_back(rampup.BatchAfter(c));
@@ -65,19 +65,19 @@ TEST(BatchRampup, WithoutOneEveryStepTakesTheBatch) {
   for (const BatchRampup& rampup : {BatchRampup(7), BatchRampup(7, BatchGrowth{7, 3, 100}),
                                     BatchRampup(7, BatchGrowth{1, 2, 0})}) {
     EXPECT_THAT(Batches(rampup, 3), ElementsAre(7, 7, 7));
-    EXPECT_EQ(rampup.BatchAfter(kLargest), 7U);
+    EXPECT_EQ(rampup.BatchAfter(kMaxPower), 7U);
     EXPECT_EQ(rampup.StepsWithin(6), 0U);
     EXPECT_EQ(rampup.StepsWithin(7), 1U);
-    EXPECT_EQ(rampup.StepsWithin(kLargest), kLargest / 7);
+    EXPECT_EQ(rampup.StepsWithin(kMaxPower), kMaxPower / 7);
   }
 }
 
 TEST(BatchRampup, NoProductOfLargeNumbersOverflows) {
   constexpr uint64_t kEnd = (uint64_t{1} << 31) - 1;
-  const BatchRampup rampup(kEnd, BatchGrowth{1, 1, kLargest - 1});
+  const BatchRampup rampup(kEnd, BatchGrowth{1, 1, kMaxPower - 1});
   EXPECT_EQ(rampup.BatchAfter(0), 1U);
-  EXPECT_EQ(rampup.BatchAfter(kLargest - 2), kEnd - 1);
-  EXPECT_EQ(rampup.BatchAfter(kLargest - 1), kEnd);
+  EXPECT_EQ(rampup.BatchAfter(kMaxPower - 2), kEnd - 1);
+  EXPECT_EQ(rampup.BatchAfter(kMaxPower - 1), kEnd);
   EXPECT_EQ(rampup.StepsWithin(uint64_t{1} << 20), uint64_t{1} << 20);
 }
 

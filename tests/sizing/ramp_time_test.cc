@@ -62,7 +62,7 @@ TEST(RampTimeTest, TheDriveIsHiddenFromTheBatchThatTakesItsTime) {
   const uint64_t samples = HiddenFrom({line}, 50);
   EXPECT_GE(line.At(samples), 50);
   EXPECT_LT(line.At(samples - 1), 50);
-  EXPECT_EQ(HiddenFrom({{.fixed_s = 5, .sample_s = 0}}, 50), kMostCount);
+  EXPECT_EQ(HiddenFrom({{.fixed_s = 5, .sample_s = 0}}, 50), kMaxCount);
 }
 
 TEST(RampTimeTest, OfTwoResourcesTheSlowerOneCountsAtEachBatch) {
@@ -91,8 +91,8 @@ TEST(RampTimeTest, TextAndJsonSayWhereTheDriveBounds) {
 }
 
 TEST(RampTimeTest, LargeNumbersDoNotRunForever) {
-  const RampTime time = TimeOfRamp(BatchRampup(1), kMostCount, {{.sample_s = 1}}, 0);
-  EXPECT_EQ(time.steps, kMostCount);
+  const RampTime time = TimeOfRamp(BatchRampup(1), kMaxCount, {{.sample_s = 1}}, 0);
+  EXPECT_EQ(time.steps, kMaxCount);
 }
 
 }  // namespace

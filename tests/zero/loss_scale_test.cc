@@ -88,7 +88,7 @@ TEST(LossScaleTest, AStaticScaleStaysAndIsNeverExhausted) {
   LossScale scale(rules);
   EXPECT_EQ(CountSteps(scale, 3000, [](uint64_t step) { return step % 2 == 0; }), 0U);
   EXPECT_EQ(scale.value(), 1024);
-  EXPECT_EQ(scale.OverflowsToTheEnd(), kMostCount);
+  EXPECT_EQ(scale.OverflowsToTheEnd(), kMaxCount);
 }
 
 TEST(LossScaleTest, HysteresisComesBackWithAWindow) {

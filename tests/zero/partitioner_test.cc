@@ -106,12 +106,12 @@ TEST(TileCountTest, TilesTooSmallForTheModelAreRefusedWithASizeThatWorks) {
 
 TEST(TileCountTest, AsManyAsCanBeAreAccepted) {
   // Of the other tensors there are four tiles.
-  const uint64_t most = (kMostTiles - 4) * kBlockElements;
+  const uint64_t most = (kMaxTiles - 4) * kBlockElements;
   config::Config config;
   config.tile_elements = kBlockElements;
   const ModelSpec model = ToySpec(1, most);
   ASSERT_TRUE(CheckTileCount(model, config).ok());
-  EXPECT_EQ(MakeLayout(model, config).tiles.size(), kMostTiles);
+  EXPECT_EQ(MakeLayout(model, config).tiles.size(), kMaxTiles);
   EXPECT_FALSE(CheckTileCount(ToySpec(1, most + 1), config).ok());
 }
 

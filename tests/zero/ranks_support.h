@@ -31,7 +31,7 @@ inline constexpr uint64_t kSkippedStep = 3;
 
 /// How much memory ranks have: on the device the least, or what two slots for layers take; or all
 /// that they can use.
-enum class Room { kLeast, kTwoSlots, kAll };
+enum class Room { kMinimum, kTwoSlots, kAll };
 
 struct Case {
   std::string name;
@@ -42,7 +42,7 @@ struct Case {
   bool with_gradients = false;  ///< nothing needs all gradients: updates begin with their own
   bool overlap = true;
   DType communication = DType::kFloat32;
-  Room room = Room::kLeast;
+  Room room = Room::kMinimum;
   uint64_t layer_elements = 30000;
   uint64_t tile_elements = 8192;
   Bytes more_host;               ///< than the smallest
@@ -162,7 +162,7 @@ class RanksTest : public ::testing::Test {
   static Bytes DeviceMemory(const Case& c, const ModelSpec& model, const config::Config& config,
                             const comm::World& world) {
     if (c.room == Room::kAll) return 64_MiB;
-    if (c.room == Room::kLeast) return Engine::MinimumMemory(model, config, world).device_minimum;
+    if (c.room == Room::kMinimum) return Engine::MinimumMemory(model, config, world).device_minimum;
     return DeviceNeed(model, MakeLayout(model, config, world), config,
                       {.shared_slots = 2, .gradient_buffers = 2})
         .total();
@@ -206,7 +206,7 @@ class RanksTest : public ::testing::Test {
         ListingCommunicator listing(*communicators[rank], &listed_[rank]);
         if (ranks > 1) options.communicator = &listing;
         options.host_memory =
-            c.room == Room::kLeast && !(c.first_keeps_all && rank == 0)
+            c.room == Room::kMinimum && !(c.first_keeps_all && rank == 0)
                 ? Engine::MinimumMemory(model, config, options.world()).host_minimum + c.more_host
                 : 64_MiB;
         Rank mine{.ranks = ranks,

@@ -466,7 +466,7 @@ TEST(StepLifeTest, NothingHappensBeforeEveryModuleIsFilled) {
 TEST(StepLifeTest, StepsThatWereMadeElsewhereAreSaidBeforeTheFirstAlone) {
   StepLife life(TwoModules(), Rules(true), {.seed = 7});
   EXPECT_FALSE(life.BeginAt(3, 4).ok());
-  EXPECT_FALSE(life.BeginAt(offload::kMostSteps, 4).ok());
+  EXPECT_FALSE(life.BeginAt(offload::kMaxSteps, 4).ok());
   ASSERT_TRUE(life.BeginAt(5, 4).ok());
   EXPECT_EQ(life.counts(), (offload::CommitHead{.step = 5, .optimizer_steps = 4, .seed = 7}));
   EXPECT_FALSE(life.BeginAt(5, 4).ok());

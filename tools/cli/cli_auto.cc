@@ -9,8 +9,8 @@
 namespace penstock::train {
 namespace {
 
-constexpr uint64_t kMostRows = (uint64_t{1} << 31) - 1;
-constexpr uint64_t kMostWarmupSteps = uint64_t{1} << 53;
+constexpr uint64_t kMaxRows = (uint64_t{1} << 31) - 1;
+constexpr uint64_t kMaxWarmupSteps = uint64_t{1} << 53;
 
 std::optional<double> RealOrNone(const std::string& text) {
   if (text.empty()) return std::nullopt;
@@ -37,14 +37,14 @@ void AddAutoFlags(CLI::App& command, AutoArguments* arguments) {
   add("--adam-epsilon", arguments->adam_epsilon, RealCheck(), "optimizer.params.eps");
   add("--weight-decay", arguments->weight_decay, RealCheck(), "optimizer.params.weight_decay");
   add("--max-grad-norm", arguments->max_grad_norm, RealCheck(), "gradient_clipping");
-  add("--warmup-steps", arguments->warmup_steps, WholeCheck({.high = kMostWarmupSteps}),
+  add("--warmup-steps", arguments->warmup_steps, WholeCheck({.high = kMaxWarmupSteps}),
       "scheduler.params.warmup_num_steps");
   add("--warmup-ratio", arguments->warmup_ratio, RealCheck(share),
       "warmup_num_steps as a share of the last step");
   add("--per-device-train-batch-size", arguments->per_device_train_batch_size,
-      WholeCheck({.low = 1, .high = kMostRows}), "train_micro_batch_size_per_gpu");
+      WholeCheck({.low = 1, .high = kMaxRows}), "train_micro_batch_size_per_gpu");
   add("--gradient-accumulation-steps", arguments->gradient_accumulation_steps,
-      WholeCheck({.low = 1, .high = kMostRows}), "gradient_accumulation_steps");
+      WholeCheck({.low = 1, .high = kMaxRows}), "gradient_accumulation_steps");
   command.add_flag("--fp16", arguments->fp16, "fp16.enabled")->group(kAutoGroup);
   command.add_flag("--bf16", arguments->bf16, "bf16.enabled")->group(kAutoGroup);
 }

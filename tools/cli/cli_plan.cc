@@ -15,13 +15,13 @@
 namespace penstock::train {
 namespace {
 
-constexpr double kMostSpeed = 1e9;
+constexpr double kMaxSpeed = 1e9;
 
-constexpr uint64_t kMostTensorParallel = uint64_t{1} << 20;
-constexpr double kMostTokens = 1e18;  // steps are counted in 64 bits
+constexpr uint64_t kMaxTensorParallel = uint64_t{1} << 20;
+constexpr double kMaxTokens = 1e18;  // steps are counted in 64 bits
 
 /// Returns a number above 0; nothing for a text that is none.
-std::optional<double> ParsePositive(std::string_view text, double most = kMostSpeed) {
+std::optional<double> ParsePositive(std::string_view text, double most = kMaxSpeed) {
   const Result<double> value =
       ParseReal(std::string(text), {.low = std::numeric_limits<double>::min(), .high = most});
   return value.ok() ? std::optional(*value) : std::nullopt;
@@ -70,7 +70,7 @@ void AddMachine(CLI::App* plan, PlanArguments* arguments) {
 
 /// `unit`: what a number is of, for messages. Nothing is given by an empty text.
 Result<std::optional<double>> PositiveOrNone(const std::string& text, const char* option,
-                                             const char* unit, double most = kMostSpeed) {
+                                             const char* unit, double most = kMaxSpeed) {
   if (text.empty()) return std::optional<double>();
   const std::optional<double> value = ParsePositive(text, most);
   if (value) return value;
@@ -84,7 +84,7 @@ Result<std::vector<uint64_t>> ParseTensorParallel(const std::string& text) {
   for (size_t begin = 0; begin <= text.size() && !text.empty();) {
     const size_t end = std::min(text.find(',', begin), text.size());
     const Result<uint64_t> count =
-        ParseWhole(text.substr(begin, end - begin), {.low = 1, .high = kMostTensorParallel});
+        ParseWhole(text.substr(begin, end - begin), {.low = 1, .high = kMaxTensorParallel});
     if (!count.ok()) {
       return MakeError(ErrorCode::kInvalidArgument,
                        "--tensor-parallel {}: {}; give numbers of GPUs as in 1,2,4,8", text,
@@ -200,7 +200,7 @@ Result<ToolCommand> MakePlan(const PlanArguments& arguments) {
   PENSTOCK_ASSIGN(options.speed.link_gbps,
                   PositiveOrNone(arguments.link, "--link", "GB/s (10^9 bytes)"));
   PENSTOCK_ASSIGN(const std::optional<double> tokens,
-                  PositiveOrNone(arguments.tokens, "--tokens", "tokens", kMostTokens));
+                  PositiveOrNone(arguments.tokens, "--tokens", "tokens", kMaxTokens));
   options.training_tokens = tokens.value_or(0);
   if (!arguments.drive_rating.empty()) {
     PENSTOCK_ASSIGN(options.rating, ParseDriveRating(arguments.drive_rating));

@@ -5,7 +5,7 @@
 namespace penstock::train {
 namespace {
 
-constexpr uint64_t kMostRanks = 65536;  // docs/ranks.md
+constexpr uint64_t kMaxRanks = 65536;  // docs/ranks.md
 
 uint32_t CountOr1(const std::string& text) {
   return static_cast<uint32_t>(NumberOrNone(text).value_or(1));
@@ -15,9 +15,9 @@ uint32_t CountOr1(const std::string& text) {
 
 void AddRanks(CLI::App& command, RankArguments* arguments) {
   command.add_option("--ranks", arguments->ranks, "ranks of the training (default: 1)")
-      ->check(WholeCheck({.low = 1, .high = kMostRanks}));
+      ->check(WholeCheck({.low = 1, .high = kMaxRanks}));
   command.add_option("--nodes", arguments->nodes, "nodes of the ranks (default: 1)")
-      ->check(WholeCheck({.low = 1, .high = kMostRanks}));
+      ->check(WholeCheck({.low = 1, .high = kMaxRanks}));
 }
 
 Result<RankCounts> MakeRanks(const RankArguments& arguments) {

@@ -9,13 +9,13 @@
 namespace penstock::train {
 
 CLI::App* AddLaunch(CLI::App& app, LaunchArguments* arguments) {
-  constexpr uint64_t kMostPort = 65535;
+  constexpr uint64_t kMaxPort = 65535;
   LaunchCommand& options = arguments->options;
   CLI::App* launch =
       app.add_subcommand("launch", "Start several ranks of a training, here or on several hosts");
   launch->add_option("--ranks", arguments->ranks, "number of processes that share the training")
       ->required()
-      ->check(WholeCheck({.low = 1, .high = kMostRanks}));
+      ->check(WholeCheck({.low = 1, .high = kMaxRanks}));
   launch
       ->add_option("--hostfile", options.hostfile,
                    "hosts of the ranks: lines such as \"worker1 slots=8\" (default: this host)")
@@ -23,7 +23,7 @@ CLI::App* AddLaunch(CLI::App& app, LaunchArguments* arguments) {
   launch
       ->add_option("--master-port", arguments->master_port,
                    "port of rank 0 (default: a free port; 29500 with --hostfile)")
-      ->check(WholeCheck({.low = 1, .high = kMostPort}));
+      ->check(WholeCheck({.low = 1, .high = kMaxPort}));
   launch->footer(
       "The command of the ranks follows after --:\n"
       "  penstock launch --ranks 4 -- train --model M --config C --data D --out RUN");

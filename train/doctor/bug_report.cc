@@ -23,7 +23,7 @@ namespace penstock::train {
 namespace {
 
 constexpr size_t kLastLines = 20;
-constexpr size_t kMostBytes = 64 << 10;  // of a file
+constexpr size_t kMaxBytes = 64 << 10;  // of a file
 
 constexpr std::array kVariables = {"CUDA_DEVICE_ORDER",
                                    "CUDA_LAUNCH_BLOCKING",
@@ -59,9 +59,9 @@ std::string Section(const std::string& title, std::string text) {
 
 enum class Part { kBegin, kEnd };
 
-/// The first or the last kMostBytes of a file of a run.
+/// The first or the last kMaxBytes of a file of a run.
 Result<std::string> PartOf(const InputFile& file, Part part) {
-  std::string text(std::min<uint64_t>(file.size().value, kMostBytes), '\0');
+  std::string text(std::min<uint64_t>(file.size().value, kMaxBytes), '\0');
   const uint64_t begin = part == Part::kBegin ? 0 : file.size().value - text.size();
   PENSTOCK_TRY(file.Read(FileOffset{begin}, std::as_writable_bytes(std::span(text))));
   return text;
@@ -76,7 +76,7 @@ std::string FileSection(const Folder& run, const std::string& name, Part part) {
   if (part == Part::kEnd) {
     return Section(fmt::format("{}, the last {} lines", name, kLastLines), LastLines(*text));
   }
-  const bool whole = file->size().value <= kMostBytes;
+  const bool whole = file->size().value <= kMaxBytes;
   return Section(name + (whole ? "" : ", its beginning"), *text);
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::array kStateNames = {"ok", "warn", "fail", "unknown"};
 
-constexpr size_t kLongestLine = 2000;
+constexpr size_t kMaxReportLine = 2000;
 
 /// Names and paths are a user's: what would break the line, or move a terminal's cursor, becomes
 /// a question mark.
@@ -29,8 +29,8 @@ std::string LineOf(const Check& check) {
   std::string line = fmt::format("{:<7}  {:<18}  {}", kStateNames[static_cast<size_t>(check.state)],
                                  check.name, check.found);
   if (!check.advice.empty()) line += "; " + check.advice;
-  if (line.size() > kLongestLine) {
-    line.resize(kLongestLine);
+  if (line.size() > kMaxReportLine) {
+    line.resize(kMaxReportLine);
     line += "...";
   }
   return Printable(std::move(line)) + "\n";

@@ -154,7 +154,7 @@ Check QueueCheck(const DriveFacts& facts, const MachineFiles& files) {
                ? UnknownCheck("drive queue", "unknown: /sys does not show the drive")
                : OkCheck("drive queue", "none");
   }
-  uint64_t sectors = kMostCount, segments = kMostCount;
+  uint64_t sectors = kMaxCount, segments = kMaxCount;
   std::string found = QueueText(facts, files, "max_sectors_kb", &sectors);
   for (const std::string& more : {QueueText(facts, files, "max_segments", &segments),
                                   QueueText(facts, files, "rotational", nullptr),
@@ -162,7 +162,7 @@ Check QueueCheck(const DriveFacts& facts, const MachineFiles& files) {
                                   QueueText(facts, files, "nr_requests", nullptr)}) {
     found += ", " + more;
   }
-  if (sectors == kMostCount && segments == kMostCount) return UnknownCheck("drive queue", found);
+  if (sectors == kMaxCount && segments == kMaxCount) return UnknownCheck("drive queue", found);
   if (sectors < kSmallRequestKib) {
     return WarnCheck("drive queue", found,
                      fmt::format("a block of 1 MiB becomes {} requests; write the drive's "

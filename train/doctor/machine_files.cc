@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kMostRead = 1 << 20;
+constexpr size_t kMaxRead = 1 << 20;
 
 std::string Trimmed(const std::string& text) {
   constexpr const char* kBlanks = " \t\r\n";
@@ -36,7 +36,7 @@ std::optional<std::string> MachineFiles::Text(const std::string& path) const {
   if (!fs::is_regular_file(fs::path(root_) / path, ignored)) return std::nullopt;
   std::ifstream in(fs::path(root_) / path, std::ios::binary);
   if (!in) return std::nullopt;
-  std::string text(kMostRead, '\0');
+  std::string text(kMaxRead, '\0');
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (in.bad()) return std::nullopt;
   text.resize(static_cast<size_t>(in.gcount()));

@@ -23,7 +23,7 @@ using Json = nlohmann::json;
 
 constexpr uint64_t kRowsWithEnds = 5;  // from so many on, the first and the last are left out
 constexpr uint64_t kSettled = 20;      // steps in which a loss scale finds its value
-constexpr uint64_t kMostSkippedTenth = 10;
+constexpr uint64_t kMaxSkippedTenth = 10;
 
 double FiniteOr0(double value) { return std::isfinite(value) && value > 0 ? value : 0; }
 
@@ -59,7 +59,7 @@ StepFigures SumOf(const std::vector<StepFigures>& rows) {
 
 /// An object that may be missing or damaged: then it is null.
 Json ReadObject(const Folder& run, const std::string& name) {
-  const Result<std::string> text = ReadTextFile(run, name, kLargestOwnText);
+  const Result<std::string> text = ReadTextFile(run, name, kMaxOwnText);
   if (!text.ok()) return nullptr;
   Result<Json> json = ParseJsonObject(*text, name, ErrorCode::kCorruption);
   return json.ok() ? *std::move(json) : Json(nullptr);
@@ -181,7 +181,7 @@ Check EndCheck(const RunRecord& facts) {
 
 Check SkippedCheck(const RunRecord& facts) {
   const std::string found = fmt::format("{} of {}", facts.skipped, facts.steps);
-  const bool many = facts.steps > kSettled && facts.skipped * kMostSkippedTenth > facts.steps;
+  const bool many = facts.steps > kSettled && facts.skipped * kMaxSkippedTenth > facts.steps;
   if (!many) return OkCheck("skipped steps", found);
   return WarnCheck("skipped steps", found, "penstock numerics " + facts.run + " says why");
 }

@@ -19,12 +19,12 @@ constexpr const char* kExample = "a line names a host and its slots, as in \"wor
 
 /// A part of the file as a message can show it: short, and without control characters.
 std::string Shown(std::string_view text) {
-  constexpr size_t kMostShown = 60;
-  std::string shown(text.substr(0, kMostShown));
+  constexpr size_t kMaxShown = 60;
+  std::string shown(text.substr(0, kMaxShown));
   for (char& c : shown) {
     if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = '?';
   }
-  return text.size() > kMostShown ? shown + "..." : shown;
+  return text.size() > kMaxShown ? shown + "..." : shown;
 }
 
 std::vector<std::string_view> Words(std::string_view line) {
@@ -66,7 +66,7 @@ Result<HostSlots> ParseHost(const std::vector<std::string_view>& words) {
                      Shown(words[words[1].starts_with(kSlots) ? 2 : 1]), kExample);
   }
   const Result<uint64_t> slots =
-      ParseWhole(std::string(words[1].substr(kSlots.size())), {.low = 1, .high = kMostRanks});
+      ParseWhole(std::string(words[1].substr(kSlots.size())), {.low = 1, .high = kMaxRanks});
   if (!slots.ok()) {
     return MakeError(ErrorCode::kInvalidArgument, "slots: {}; leave out hosts without slots",
                      Shown(slots.error().message));

@@ -17,7 +17,7 @@
 namespace penstock::train {
 
 /// The most ranks that one run may have.
-inline constexpr uint32_t kMostRanks = 65536;
+inline constexpr uint32_t kMaxRanks = 65536;
 
 /// A host, and how many ranks may run there.
 struct HostSlots {

@@ -20,7 +20,7 @@
 namespace penstock::train {
 namespace {
 
-constexpr Bytes kMostHostfile = 16_MiB;
+constexpr Bytes kMaxHostfile = 16_MiB;
 /// Where rank 0 listens if ranks run on several hosts and nothing else is said; as torchrun's.
 constexpr uint16_t kDefaultPort = 29500;
 
@@ -59,7 +59,7 @@ Status CheckReachable(const LaunchPlan& plan) {
 }
 
 Result<LaunchPlan> PlanHosts(const LaunchCommand& command) {
-  Result<std::string> text = ReadTextFileOrPipe(command.hostfile, kMostHostfile);
+  Result<std::string> text = ReadTextFileOrPipe(command.hostfile, kMaxHostfile);
   if (!text.ok()) return Error{text.error().code, "--hostfile: " + text.error().message};
   const std::string own = OwnHostName();
   PENSTOCK_ASSIGN(const std::vector<HostSlots> hosts, ParseHostfile(*text, command.hostfile, own));
@@ -143,7 +143,7 @@ Result<RankCommand> CommandOf(const LaunchCommand& command, const std::string& p
 }  // namespace
 
 Result<int> RunLaunch(const LaunchCommand& command, const LaunchSetting& setting) {
-  PENSTOCK_CHECK(command.ranks >= 1 && command.ranks <= kMostRanks);
+  PENSTOCK_CHECK(command.ranks >= 1 && command.ranks <= kMaxRanks);
   PENSTOCK_ASSIGN(const LaunchPlan plan, MakePlan(command));
   std::vector<RankCommand> commands;
   for (const RankPlace& place : plan.places) {

@@ -14,7 +14,7 @@
 namespace penstock::train {
 
 struct LaunchCommand {
-  uint32_t ranks = 1;                   ///< from 1 to kMostRanks (train/launch/hostfile.h)
+  uint32_t ranks = 1;                   ///< from 1 to kMaxRanks (train/launch/hostfile.h)
   std::string hostfile;                 ///< empty: all ranks run on this host
   std::optional<uint16_t> master_port;  ///< where rank 0 listens
   std::vector<std::string> arguments;   ///< of the program that every rank is

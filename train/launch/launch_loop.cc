@@ -191,9 +191,9 @@ class LaunchLoop {
 
   /// "rank 2 (pid 4711)", or the names of several.
   std::string RunningRanks() const {
-    constexpr size_t kMostNamed = 8;
+    constexpr size_t kMaxNamed = 8;
     std::vector<std::string> names;
-    for (size_t i = 0; i < std::min(ranks_.size(), kMostNamed); ++i) {
+    for (size_t i = 0; i < std::min(ranks_.size(), kMaxNamed); ++i) {
       names.push_back(ranks_[i].name());
     }
     std::string text = fmt::format("{}", fmt::join(names, ", "));

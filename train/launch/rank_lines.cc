@@ -12,7 +12,7 @@ constexpr std::string_view kNotice = "penstock: ";
 constexpr std::string_view kError = "penstock: error: ";
 constexpr std::string_view kWarning = "penstock: warning: ";
 /// More errors than these are not told apart from new ones: a bound on memory.
-constexpr size_t kMostErrors = 256;
+constexpr size_t kMaxErrors = 256;
 
 }  // namespace
 
@@ -21,12 +21,12 @@ std::string RankLines::Add(uint32_t rank, std::string_view bytes) {
   std::string& begun = begun_[rank];
   while (!bytes.empty()) {
     const size_t end = std::min(bytes.find('\n'), bytes.size());
-    const size_t taken = std::min(end, kMostLine - begun.size());
+    const size_t taken = std::min(end, kMaxLine - begun.size());
     begun.append(bytes.substr(0, taken));
     bytes.remove_prefix(taken);
     const bool ended = !bytes.empty() && bytes.front() == '\n';
     if (ended) bytes.remove_prefix(1);
-    if (ended || begun.size() == kMostLine) lines += TakeLine(rank);
+    if (ended || begun.size() == kMaxLine) lines += TakeLine(rank);
   }
   return lines;
 }
@@ -38,7 +38,7 @@ std::string RankLines::TakeLine(uint32_t rank) {
   const bool is_error = line.starts_with(kError);
   if (line.starts_with(kNotice) && !is_error && !line.starts_with(kWarning)) return "";
   if (is_error && errors_.contains(line)) return "";
-  if (is_error && errors_.size() < kMostErrors) errors_.insert(line);
+  if (is_error && errors_.size() < kMaxErrors) errors_.insert(line);
   return fmt::format("rank {}: {}\n", rank, line);
 }
 

@@ -19,7 +19,7 @@ namespace penstock::train {
 class RankLines {
  public:
   /// A longer line is cut into pieces of this many bytes, each of which counts as a line.
-  static constexpr size_t kMostLine = 16384;
+  static constexpr size_t kMaxLine = 16384;
 
   explicit RankLines(size_t ranks) : begun_(ranks) {}
 

@@ -97,9 +97,9 @@ std::string RankProcess::Read() {
 }
 
 std::string RankProcess::ReadRest() {
-  constexpr size_t kMost = size_t{1} << 20;  // at least what a pipe holds
+  constexpr size_t kMaxBuffered = size_t{1} << 20;  // at least what a pipe holds
   std::string rest;
-  while (output_.valid() && rest.size() < kMost) {
+  while (output_.valid() && rest.size() < kMaxBuffered) {
     const std::string more = Read();
     if (more.empty()) break;
     rest += more;

@@ -16,8 +16,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kBufferBytes = size_t{64} << 10;
-constexpr uint64_t kMostBytes = uint64_t{1} << 63;          // of a folder: no sum comes near 2^64
-constexpr uint64_t kLargestVocabulary = uint64_t{1} << 31;  // tokens are int32
+constexpr uint64_t kMaxBytes = uint64_t{1} << 63;       // of a folder: no sum comes near 2^64
+constexpr uint64_t kMaxVocabulary = uint64_t{1} << 31;  // tokens are int32
 
 constexpr uint64_t kFingerprintPieces = 64;
 constexpr uint64_t kFingerprintTokens = 16384;
@@ -44,7 +44,7 @@ Status Decode(std::span<const std::byte> bytes, size_t width, uint64_t position,
 /// Reads tokens [begin, begin + tokens.size()) of one file through a bounded buffer.
 Status ReadTokens(const InputFile& file, size_t width, uint64_t begin, uint64_t vocabulary,
                   std::span<int32_t> tokens) {
-  PENSTOCK_CHECK(vocabulary <= kLargestVocabulary);
+  PENSTOCK_CHECK(vocabulary <= kMaxVocabulary);
   std::vector<std::byte> buffer(std::min(tokens.size() * width, kBufferBytes));
   while (!tokens.empty()) {
     const size_t count = std::min(tokens.size(), kBufferBytes / width);
@@ -171,7 +171,7 @@ Result<std::unique_ptr<TokenData>> OpenFolder(const std::string& folder) {
     std::error_code error;
     const uint64_t bytes = fs::file_size(path, error);
     if (error) return ErrnoError(error.value(), fmt::format("cannot examine data file {}", path));
-    if (bytes >= kMostBytes - begin) {
+    if (bytes >= kMaxBytes - begin) {
       return MakeError(ErrorCode::kInvalidArgument,
                        "data folder {} is too large: with {} its files have more than 2^63 bytes; "
                        "name a part of it",

@@ -6,7 +6,7 @@
 namespace penstock::train {
 namespace {
 
-constexpr double kMostParameters = 0x1p45;
+constexpr double kMaxParameters = 0x1p45;
 
 /// A size in the config, and where it goes.
 struct Gpt2Size {
@@ -64,11 +64,11 @@ Status CheckTogether(const ConfigReader& reader, const Gpt2Config& config) {
   const double parameters = static_cast<double>(config.vocab_size + config.n_positions) * width +
                             static_cast<double>(config.n_layer) * width *
                                 (4 * width + 2 * static_cast<double>(config.hidden()));
-  if (parameters > kMostParameters) {
+  if (parameters > kMaxParameters) {
     return reader.Wrong("n_embd",
                         "and the other sizes make a model of {:.3g} parameters, above the limit of "
                         "{:.3g}",
-                        parameters, kMostParameters);
+                        parameters, kMaxParameters);
   }
   return {};
 }

@@ -34,7 +34,7 @@ struct BatchShape {
   Tier checkpoint_home = Tier::kDevice;
 };
 
-/// What a model takes for activations, checkpoints and token buffers; kMostCount if that does not
+/// What a model takes for activations, checkpoints and token buffers; kMaxCount if that does not
 /// fit 64 bits.
 struct ActivationBytes {
   Bytes device;

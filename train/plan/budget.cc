@@ -16,11 +16,11 @@ namespace penstock::train {
 namespace {
 
 /// What ParseBytes reads at most.
-constexpr Bytes kLargestLimit{uint64_t{INT64_MAX}};
+constexpr Bytes kMaxLimit{uint64_t{INT64_MAX}};
 
 /// A sum that did not fit is as large as a size can be.
 std::string SumText(Bytes sum) {
-  if (sum > kLargestLimit) return "more than 2^63 bytes";
+  if (sum > kMaxLimit) return "more than 2^63 bytes";
   return fmt::format("{} bytes", sum.value);
 }
 
@@ -140,8 +140,8 @@ MemoryBudget MostMemory(const config::Config& config,
                         const std::function<Result<OfferedMemory>()>& machine) {
   const Result<OfferedMemory> found = machine();
   if (!found.ok()) {
-    return {.device = config.device_memory.value_or(kLargestLimit),
-            .host = config.host_memory.value_or(kLargestLimit)};
+    return {.device = config.device_memory.value_or(kMaxLimit),
+            .host = config.host_memory.value_or(kMaxLimit)};
   }
   return {.device = std::max(config.device_memory.value_or(Bytes{}),
                              found->gpu.value_or(found->machine.total)),
@@ -205,7 +205,7 @@ Result<MemoryNeeds> AddScratch(const PlannedTraining& training, MemoryNeeds need
 
 Result<MemoryNeeds> SumMemoryNeeds(const PlannedTraining& training) {
   PENSTOCK_ASSIGN(MemoryNeeds needs, NeedsOf(training));
-  if (needs.reserved.activations <= kLargestLimit) {
+  if (needs.reserved.activations <= kMaxLimit) {
     Result<MemoryNeeds> all = AddScratch(training, needs);
     if (all.ok() || all.error().code != ErrorCode::kUnavailable) return all;
   }

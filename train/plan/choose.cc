@@ -16,7 +16,7 @@
 namespace penstock::train {
 namespace {
 
-constexpr uint32_t kMostTriedRanks = 1024;
+constexpr uint32_t kMaxTriedRanks = 1024;
 /// Times that differ by less are the same to whoever chooses.
 constexpr double kSameTime = 0.01;
 /// A time that is not known comes after all others.
@@ -169,7 +169,7 @@ Result<std::vector<Choice>> ChooseSmaller(const Alternative& given, const Planni
     choices.push_back(*std::move(choice));
     break;
   }
-  for (uint32_t ranks = 2 * given.ranks; ranks <= kMostTriedRanks; ranks *= 2) {
+  for (uint32_t ranks = 2 * given.ranks; ranks <= kMaxTriedRanks; ranks *= 2) {
     config::Config config = OnMoreRanks(smallest, ranks, ranks / given.ranks);
     if (!IsTakenByTrain(config, ranks)) continue;
     PENSTOCK_ASSIGN(std::optional<Choice> choice,

@@ -19,11 +19,11 @@ namespace penstock::train {
 namespace {
 
 /// States of so many elements fit kMeasuringMemory.
-constexpr uint64_t kMostElements = uint64_t{2} << 20;
-constexpr Bytes kOfElement{kMeasuringMemory.value / kMostElements};
+constexpr uint64_t kMaxElements = uint64_t{2} << 20;
+constexpr Bytes kOfElement{kMeasuringMemory.value / kMaxElements};
 
 uint64_t ElementsIn(Bytes most) {
-  const uint64_t elements = std::min(kMostElements, most / kOfElement);
+  const uint64_t elements = std::min(kMaxElements, most / kOfElement);
   return std::max(elements / kernels::kChunkElements, uint64_t{1}) * kernels::kChunkElements;
 }
 

@@ -17,9 +17,9 @@ namespace {
 using kernels::DType;
 using kernels::TensorView;
 
-constexpr Bytes kMostMemory = 1_GiB;
+constexpr Bytes kMaxMemory = 1_GiB;
 /// Of one pass over all operators: some seconds on a slow machine.
-constexpr double kMostOperations = 1e12;
+constexpr double kMaxOperations = 1e12;
 constexpr float kEpsilon = 1e-5F;
 
 /// Operations of a call's forward and backward, and how often a layer makes it.
@@ -220,7 +220,7 @@ Result<OperatorRates> MeasureOperators(const PlannedTraining& training) {
     operations += std::visit([](const auto& of) { return CostOf(of).operations; }, call);
   }
   const Bytes memory = MemoryOf(options.calls);
-  if (memory > kMostMemory || operations > kMostOperations) {
+  if (memory > kMaxMemory || operations > kMaxOperations) {
     return MakeError(ErrorCode::kBudget,
                      "the model's operators are too large to be measured in "
                      "passing");

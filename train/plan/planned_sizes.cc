@@ -22,7 +22,7 @@
 namespace penstock::train {
 namespace {
 
-constexpr Bytes kLargestTable = 16_MiB;
+constexpr Bytes kMaxTable = 16_MiB;
 
 /// The shape of the model. Errors: those of ReadPlannedModel; kInvalidArgument if it has none.
 Result<ModelShape> ShapeFor(const PlanCommand& command, const char* option) {
@@ -76,7 +76,7 @@ Result<std::string> ReportTopologies(const PlanCommand& command) {
   if (command.topologies->empty()) {
     rows = EnumerateTopologies(shape, {.gpus = command.ranks, .global_batch = setup.global_batch});
   } else {
-    PENSTOCK_ASSIGN(const std::string text, ReadTextFile(*command.topologies, kLargestTable));
+    PENSTOCK_ASSIGN(const std::string text, ReadTextFile(*command.topologies, kMaxTable));
     PENSTOCK_ASSIGN(TopologyTable table,
                     ParseTopologyTable(text, *command.topologies, shape, setup.judge.cluster));
     LogNotices(table.notices);

@@ -17,8 +17,8 @@ namespace {
 
 constexpr uint64_t kWarmUp = 3;
 constexpr uint64_t kFewestSteps = 8;
-constexpr uint64_t kMostSteps = 64;
-constexpr uint64_t kMostSimulatedTiles = 4096;
+constexpr uint64_t kMaxSteps = 64;
+constexpr uint64_t kMaxSimulatedTiles = 4096;
 /// For each drive: see zero/memory_plan.cc.
 constexpr uint64_t kBusyBlocks = 6;
 
@@ -74,7 +74,7 @@ offload::Schedule ScheduleOf(const PlannedTraining& training, const offload::Sha
 /// and less finely.
 offload::ShardLayout CoarseLayout(const PlannedTraining& training, offload::ShardLayout layout) {
   config::Config config = training.config;
-  while (layout.tiles.size() > kMostSimulatedTiles && config.tile_elements < (uint64_t{1} << 36)) {
+  while (layout.tiles.size() > kMaxSimulatedTiles && config.tile_elements < (uint64_t{1} << 36)) {
     config.tile_elements *= 4;
     const uint64_t before = layout.tiles.size();
     layout = zero::MakeLayout(training.spec, config, training.world);
@@ -128,8 +128,8 @@ sim::Machine MachineOf(const PlannedTraining& training, const MachineSpeed& spee
 /// A step leaves some of its work to the next, and steps differ in how much: only among many does
 /// that not count. More of them where they are quickly gone through.
 uint64_t CountedSteps(const offload::ShardLayout& layout) {
-  return std::clamp(kFewestSteps * kMostSimulatedTiles / layout.tiles.size(), kFewestSteps,
-                    kMostSteps);
+  return std::clamp(kFewestSteps * kMaxSimulatedTiles / layout.tiles.size(), kFewestSteps,
+                    kMaxSteps);
 }
 
 /// The mean of steps in the steady state.
@@ -200,7 +200,7 @@ StepEstimate EstimateOffloaded(const PlannedTraining& training, const offload::S
   }
   step.to_host_bytes = layout.gradient_bytes().value;
   CountSent(training, layout, ExchangeOf(training, memory), fetched, step);
-  const sim::StepTime mean = layout.tiles.size() <= kMostSimulatedTiles
+  const sim::StepTime mean = layout.tiles.size() <= kMaxSimulatedTiles
                                  ? Simulate(training, layout, schedule, memory, speed)
                                  : SimulateCoarsely(training, layout, memory, speed);
   step.read_bytes = mean.read_bytes;

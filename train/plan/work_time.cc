@@ -11,7 +11,7 @@ namespace {
 
 /// So many rounds that nothing interrupted are enough.
 constexpr int kWholeRounds = 4;
-constexpr int kMostRounds = 12;
+constexpr int kMaxRounds = 12;
 /// More than what a thread waits for the others of its team.
 constexpr double kMuchWaiting = 1.25;
 
@@ -34,7 +34,7 @@ Result<double> WorkTime::Of(const std::function<Result<WorkSpan>()>& work) {
   PENSTOCK_TRY(work().status());
   std::vector<double> taken;
   int whole = 0;
-  for (int round = 0; round < kMostRounds && whole < kWholeRounds; ++round) {
+  for (int round = 0; round < kMaxRounds && whole < kWholeRounds; ++round) {
     PENSTOCK_ASSIGN(const WorkSpan span, work());
     const std::chrono::duration<double> passed = span.end.time - span.begin.time;
     const double processor_s = span.end.processor_s - span.begin.processor_s;

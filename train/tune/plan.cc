@@ -51,7 +51,7 @@ TunePoint MakePoint(aio::EngineKind engine, Bytes block_size, int queue_depth) {
   return {.engine = engine,
           .block_size = block_size,
           .queue_depth = queue_depth,
-          .thread_count = threads ? std::min(queue_depth, aio::kMostThreadCount) : 1};
+          .thread_count = threads ? std::min(queue_depth, aio::kMaxThreadCount) : 1};
 }
 
 Result<TunePlan> MakePlan(TuneScale scale, std::optional<Bytes> file_size, aio::EngineKind engine) {

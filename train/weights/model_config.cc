@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr Bytes kLargestConfig = 16_MiB;
+constexpr Bytes kMaxConfig = 16_MiB;
 
 }  // namespace
 
@@ -21,7 +21,7 @@ Result<ModelSource> ReadModel(const std::string& path, WeightsBeside beside,
   const bool folder = fs::is_directory(path, error);
   ModelSource source;
   source.config_path = folder ? (fs::path(path) / "config.json").string() : path;
-  PENSTOCK_ASSIGN(source.config_json, ReadTextFile(source.config_path, kLargestConfig));
+  PENSTOCK_ASSIGN(source.config_json, ReadTextFile(source.config_path, kMaxConfig));
   PENSTOCK_ASSIGN(ParsedModel parsed, ParseModel(source.config_json, source.config_path, families));
   source.family = parsed.family;
   source.description = std::move(parsed.described.model);

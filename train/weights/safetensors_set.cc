@@ -14,10 +14,10 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr Bytes kLargestIndex = 256_MiB;
+constexpr Bytes kMaxIndex = 256_MiB;
 
 Result<SafetensorsIndex> ReadIndex(const fs::path& path, const std::vector<std::string>& files) {
-  PENSTOCK_ASSIGN(const std::string text, ReadTextFile(path.string(), kLargestIndex));
+  PENSTOCK_ASSIGN(const std::string text, ReadTextFile(path.string(), kMaxIndex));
   PENSTOCK_ASSIGN(const json object,
                   ParseJsonObject(text, path.string(), ErrorCode::kInvalidArgument));
   const auto map = object.find("weight_map");

@@ -19,13 +19,13 @@ TEST(RankLines, LinesAreWholeAndNameTheRankHoweverTheyArrive) {
 }
 
 TEST(RankLines, ALineWithoutAnEndIsCutAndNothingOfItIsLost) {
-  constexpr size_t kMost = RankLines::kMostLine;
+  constexpr size_t kMaxLine = RankLines::kMaxLine;
   RankLines lines(2);
-  EXPECT_EQ(lines.Add(1, std::string(kMost - 1, 'x')), "");
-  const std::string whole = "rank 1: " + std::string(kMost, 'x') + "\n";
-  EXPECT_EQ(lines.Add(1, std::string(kMost + 2, 'x')), whole + whole);
+  EXPECT_EQ(lines.Add(1, std::string(kMaxLine - 1, 'x')), "");
+  const std::string whole = "rank 1: " + std::string(kMaxLine, 'x') + "\n";
+  EXPECT_EQ(lines.Add(1, std::string(kMaxLine + 2, 'x')), whole + whole);
   EXPECT_EQ(lines.Finish(1), "rank 1: x\n");
-  EXPECT_EQ(lines.Add(1, std::string(kMost, 'x') + "\n"), whole);
+  EXPECT_EQ(lines.Add(1, std::string(kMaxLine, 'x') + "\n"), whole);
   EXPECT_EQ(lines.Finish(1), "");
 }
 

@@ -14,7 +14,7 @@ using Finding = CheckedOperators::Finding;
 using Role = CheckedOperators::Role;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kLargest = std::numeric_limits<float>::max();
+constexpr float kMaxFloat = std::numeric_limits<float>::max();
 
 const Gpt2Config kSearched = {.vocab_size = 13,
                               .n_positions = 6,
@@ -28,7 +28,7 @@ class SearchRig : public Gpt2Rig {
  public:
   SearchRig() : Gpt2Rig(kSearched, kSearchedShape) {}
 
-  std::optional<Finding> Search(const Tokens& tokens, float gradient_limit = kLargest) {
+  std::optional<Finding> Search(const Tokens& tokens, float gradient_limit = kMaxFloat) {
     device::Stream& stream = engine->compute_stream();
     checked->BeginSearch(
         stream, [this] { return model->place(); }, gradient_limit);

@@ -13,7 +13,7 @@
 namespace penstock::train {
 namespace {
 
-constexpr size_t kLeast = size_t{2} << 20;
+constexpr size_t kMinStack = size_t{2} << 20;
 
 /// In a process of a death test: it has the handlers and the stacks from then on.
 void Prepare() {
@@ -41,7 +41,8 @@ void SetStackOfNewThreads(size_t size) {
 }
 
 TEST(ProcessDeathTest, ThreadsHaveTheStackThatTheUserAskedForAndNoneTooSmall) {
-  for (const auto& [asked, expected] : {std::pair{kLeast / 4, kLeast}, {8 * kLeast, 8 * kLeast}}) {
+  for (const auto& [asked, expected] :
+       {std::pair{kMinStack / 4, kMinStack}, {8 * kMinStack, 8 * kMinStack}}) {
     EXPECT_EXIT(
         {
           SetStackOfNewThreads(asked);  // as glibc does by the limit when the program begins
