@@ -46,6 +46,17 @@ def paths_of(nvme_path: None | PathLike | Sequence[PathLike]) -> list[str]:
     return [path_of(path, "nvme_path") for path in nvme_path]
 
 
+def snapshot_of(given: PathLike) -> str:
+    """Returns where a snapshot goes: a name within its run, or a path, which has a slash."""
+    text = os.fspath(given) if isinstance(given, os.PathLike) else given
+    if not isinstance(text, str) or not text or not is_path(os.path.abspath(text)):
+        raise InvalidArgumentError(
+            f"penstock: the snapshot is {text!r:.80}; give a name for it within the run, or a path "
+            "that has a slash, in UTF-8 and without a zero byte"
+        )
+    return text
+
+
 def explained(error: OSError, what: str) -> PenstockError:
     """Turns an operating system's error into ours, with what was being done."""
     cls: type[PenstockError] = DriveError

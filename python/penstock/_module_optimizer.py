@@ -12,6 +12,7 @@ import torch
 
 from penstock import _library, _rules, _state
 from penstock._commits import Commits, Ending
+from penstock._files import snapshot_of
 from penstock._hooks import Hooks
 from penstock._named_commit import NamedCommit, said_of
 from penstock._opening import Opened, Opening
@@ -264,11 +265,12 @@ class ModuleOptimizer(torch.optim.Optimizer):
         A ``state_dict`` with this path under ``["penstock"]["snapshot"]`` finds the copy, whatever
         the run has committed since.
         """
+        place = snapshot_of(folder)
         with self._runtime.lock:
             self._commits.finish()
             if self._commits.calls != self._runtime.steps:
                 self.commit()
-            made: str = self._runtime.engine.snapshot(os.fspath(folder))
+            made: str = self._runtime.engine.snapshot(place)
             return made
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

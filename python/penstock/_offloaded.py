@@ -13,11 +13,11 @@ import torch
 from penstock import _cuda, _library, _overlaps, _ranks, _rules, _state
 from penstock._amp import loss_scale_of
 from penstock._config import ConfigLike, optimizer_config, read_config, without_monitors
+from penstock._files import path_of
 from penstock._held import Held
 from penstock._named_commit import NamedCommit, said_of
 from penstock._parameters import partition, trained
 from penstock._rows import Rows
-from penstock._files import path_of
 from penstock._training import Options, Training
 from penstock._universal_files import Reader
 from penstock.errors import InvalidArgumentError, UnavailableError

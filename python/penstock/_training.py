@@ -16,6 +16,7 @@ import torch
 
 from penstock import _cuda, _dtypes, _exit, _library, _overlaps, _ranks, _rules, _state
 from penstock._commits import Commits
+from penstock._files import snapshot_of
 from penstock._forward import ForwardHooks
 from penstock._model import Entry, members_of
 from penstock._named_commit import NamedCommit
@@ -333,10 +334,11 @@ class Training:
 
     def snapshot(self, folder: str | os.PathLike[str]) -> str:
         """Copies the last commit, which is one of the last step."""
+        place = snapshot_of(folder)
         with self.guard():
             if self.durable_calls() != self.calls:
                 self.commit()
-            return self.engine.snapshot(os.fspath(folder))
+            return self.engine.snapshot(place)
 
     def attach(self, things: Mapping[str, Any]) -> None:
         """Keeps things in commits, and gives them the state of the one that was continued."""

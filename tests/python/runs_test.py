@@ -23,7 +23,6 @@ from penstock._commits import Ending
 from penstock._run import Run, state_of
 from penstock.errors import (
     CorruptionError,
-    DriveError,
     InvalidArgumentError,
     NotFoundError,
     PathPermissionError,
@@ -110,16 +109,6 @@ class RunsKeepWhatBelongsToThem(RunTest):
         run.close()
         subprocess.run(command, check=True)
 
-    def test_a_lock_that_cannot_be_had_for_another_reason_says_that_reason(self) -> None:
-        for number, expected in ((errno.ENOLCK, DriveError), (errno.EIO, DriveError)):
-            failure = OSError(number, os.strerror(number))
-            with mock.patch.object(_run.fcntl, "lockf", side_effect=failure):
-                with self.assertRaises(expected) as caught:
-                    Run.open(self.named)
-            self.assert_line(caught.exception, "run.lock", os.strerror(number))
-            self.assertNotIn("in use", str(caught.exception))
-        self.opened(self.named)
-
     def test_what_is_no_path_of_a_folder_is_refused_by_its_name(self) -> None:
         odd = ["", b"run", 5, True, [], {}, object(), "\0", "a\0b", "\udc80"]
         for value in odd:
@@ -133,34 +122,41 @@ class RunsKeepWhatBelongsToThem(RunTest):
             with self.subTest(name=name), self.assertRaises(PenstockError) as caught:
                 Run.open(os.path.join(self.folder, name))
             self.assert_line(caught.exception, os.path.join(self.folder, name))
-        self.assertEqual(os.listdir(self.folder), ["file"])
+        self.assertEqual(self.files(self.folder), {"drive", "file"})
 
     def test_a_snapshot_removes_nothing_that_is_not_its_own(self) -> None:
-        run = self.opened(self.named)
-        run.note("aa", [make_file(self.named, "aa")])
-        theirs = pathlib.Path(self.folder, "kept.new", "notes.txt")
-        theirs.parent.mkdir()
-        theirs.touch()
-
-        def copy_files(targets: Any) -> None:
-            for target in targets:
-                pathlib.Path(target).touch()
-
-        def fails(targets: Any) -> None:
-            copy_files(targets)
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        with self.assertRaises(OutOfSpaceError):
-            take_snapshot(run, os.path.join(self.folder, "kept"), fails)
-        self.assertEqual(sorted(os.listdir(self.folder)), ["kept.new", "run"])
-        kept = take_snapshot(run, os.path.join(self.folder, "kept"), copy_files)
-        self.assertTrue(theirs.exists())
-        self.assertEqual(sorted(os.listdir(self.folder)), ["kept", "kept.new", "run"])
-        self.assertEqual(os.stat(kept).st_mode, os.stat(self.named).st_mode)
-        for value in ("", 5, "a\0b", None):
+        for level in (1, 2):
+            run = f"{self.named}-{level}"
+            kept = os.path.join(os.path.realpath(self.folder), f"kept-{level}")
+            theirs = pathlib.Path(os.path.dirname(kept), f".kept-{level}.unfinished", "notes.txt")
+            theirs.parent.mkdir()
+            theirs.touch()
+            _, optimizer = self.training(level, 1, run=run)
             with self.assertRaises(InvalidArgumentError) as caught:
-                take_snapshot(run, value, copy_files)
-            self.assert_line(caught.exception, "the folder of the snapshot")
+                optimizer.snapshot(kept)
+            self.assert_line(caught.exception, str(theirs.parent))
+            self.assertFalse(os.path.exists(kept))
+            self.assertTrue(theirs.exists())
+            theirs.unlink()
+            self.assertEqual(optimizer.snapshot(kept), kept)
+            self.assertFalse(theirs.parent.exists(), "an empty folder is in nobody's way")
+            self.assertEqual(os.stat(kept).st_mode, os.stat(run).st_mode)
+            optimizer.close()
+
+    def test_what_cannot_name_a_snapshot_is_refused_before_anything_is_written(self) -> None:
+        for level in (1, 2):
+            run = f"{self.named}-{level}"
+            _, optimizer = self.training(level, 1, run=run)
+            before = state_of(run)
+            odd: list[Any] = ["", 5, "a\0b", None, b"kept", "\udc80"]
+            for value in odd:
+                with self.subTest(level=level, value=value):
+                    with self.assertRaises(InvalidArgumentError) as caught:
+                        optimizer.snapshot(value)
+                    self.assert_line(caught.exception, "snapshot")
+            self.assertEqual(state_of(run), before)
+            self.assertFalse(os.path.exists(os.path.join(run, "snapshots")))
+            optimizer.close()
 
     def test_a_forked_child_neither_holds_nor_ends_a_run(self) -> None:
         run = self.opened(self.named)

@@ -12,9 +12,9 @@ import torch
 import penstock
 from penstock import _cuda
 from penstock._config import ConfigLike, merged, read_config
+from penstock._files import explaining, path_of
 from penstock._init import has_no_values
 from penstock._module_optimizer import ModuleOptimizer
-from penstock._files import explaining, path_of
 from penstock._universal_files import save_file
 from penstock.compat.deepspeed._checkpoints import read_checkpoint, write_checkpoint
 from penstock.compat.deepspeed._schedulers import scheduler_of
