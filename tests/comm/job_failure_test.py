@@ -123,7 +123,7 @@ def hello(rank, size, token=""):
         return struct.pack("<Q", len(value)) + value.encode()
     greeting = text("a-stranger") + text(token)
     payload = struct.pack("<QQQI", rank, size, 4711, 0) + greeting
-    return struct.pack("<III", 0x32624A70, 1, len(payload)) + payload
+    return struct.pack("<III", 0x33624A70, 1, len(payload)) + payload
 
 
 class StrangerTest(RanksTest):

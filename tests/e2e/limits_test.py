@@ -5,6 +5,7 @@ One line and exit code 3, never a signal, and nothing is left behind.
 import contextlib
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -74,17 +75,26 @@ class CommandsTest(harness.PenstockTest):
 
 class LimitsTest(CommandsTest):
     def assert_keeps_to(self, outcome, before, *fragments):
-        """Success, or one line and nothing left; what success made, or a commit, is removed."""
+        """Success, or one line and nothing left but a commit that it names and that is resumed.
+
+        What was made is removed.
+        """
         made = self.files() - before
-        self.remove(made)
-        if outcome.code == 0:
-            self.assertEqual(outcome.errors, [], str(outcome))
-            return
-        if outcome.arguments[0] == "inspect":
-            outcome.stdout = ""  # what it found before it failed
-        self.assert_fails(outcome, 3, *fragments)
-        if f"step {STEPS} is committed" not in outcome.errors[0]:
-            self.assertEqual(made, set(), str(outcome))
+        try:
+            if outcome.code == 0:
+                self.assertEqual(outcome.errors, [], str(outcome))
+                return
+            if outcome.arguments[0] == "inspect":
+                outcome.stdout = ""  # what it found before it failed
+            self.assert_fails(outcome, 3, *fragments)
+            if re.search(r"step \d+ is committed", outcome.errors[0]):
+                resumed = harness.penstock(*outcome.arguments, "--resume")
+                self.assertEqual(resumed.code, 0, str(resumed))
+                made = self.files() - before
+            else:
+                self.assertEqual(made, set(), str(outcome))
+        finally:
+            self.remove(made)
 
     def assert_all_keep_to(self, which, values, *fragments):
         """Every command under each value of the limit; the names of those that failed once."""
