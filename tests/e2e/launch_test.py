@@ -248,7 +248,7 @@ class LaunchTest(harness.PenstockTest):
             with self.connected(address, port) as stranger:
                 text = struct.pack("<Q", 1) + b"x" + struct.pack("<Q", 0)
                 payload = struct.pack("<QQQI", rank, 3, 4711, 0) + text
-                stranger.sendall(struct.pack("<III", 0x32624A70, 1, len(payload)) + payload)
+                stranger.sendall(struct.pack("<III", 0x33624A70, 1, len(payload)) + payload)
                 heard = b""
                 while more := stranger.recv(4096):
                     heard += more
