@@ -150,8 +150,10 @@ class MessagesTest(harness.PenstockTest):
             self.assertLess(len(line), 1000)
         run = self.trained(make_config(), steps=1)
         info = json.loads(self.read(run, "run.json"))
-        for wrong, said in ((dict(info, seed=[]), "seed"), (dict(info, device=7), "another type"),
-                            ({k: v for k, v in info.items() if k != "model"}, "lacks model"),
+        training = info["training"]
+        for wrong, said in ((dict(info, training=dict(training, seed=[])), "training.seed"),
+                            (dict(info, training=dict(training, device=7)), "not a text"),
+                            ({k: v for k, v in info.items() if k != "state"}, "lacks state"),
                             (None, "beyond all bounds")):
             text = '{"version": 1e' + digits + "}" if wrong is None else json.dumps(wrong)
             with open(os.path.join(run, "run.json"), "w", encoding="utf-8") as file:

@@ -98,7 +98,7 @@ class InterruptTest(harness.PenstockTest):
         config = make_config(dtype="bf16", param="nvme", optimizer="nvme", nvme_path=nvme)
         model = self.make_model("large", n_layer=12, n_embd=512, n_head=8)
         run = self.trained(config, steps=0, model=model)
-        state, = (os.path.join(nvme, name) for name in os.listdir(nvme))
+        state, = (os.path.join(nvme, name) for name in os.listdir(nvme) if name.endswith(".state"))
         before = tree(run)
         program = self.running("train", "--model", model, "--data", self.make_data(), "--config",
                                self.write("config.json", config), "--out", run, "--resume",
