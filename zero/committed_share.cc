@@ -5,7 +5,6 @@
 #include "base/check.h"
 #include "offload/uuid.h"
 #include "zero/source_tiles.h"
-#include "zero/state_io.h"
 
 namespace penstock::zero {
 

@@ -9,7 +9,6 @@
 
 #include "offload/uuid.h"
 #include "zero/source_tiles.h"
-#include "zero/state_io.h"
 #include "zero/tile_planes.h"
 
 namespace penstock::zero {

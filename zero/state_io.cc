@@ -208,10 +208,4 @@ EngineCounters StateIo::Counters(uint64_t step_bytes,
           .nvme_verify_bytes = verified};
 }
 
-offload::CommitRecord MakeRecord(const TrainState& state, uint64_t session) {
-  return {.head = state, .session = session, .json = state.run_json};
-}
-
-TrainState StateOf(const offload::CommitRecord& record) { return {record.head, record.json}; }
-
 }  // namespace penstock::zero

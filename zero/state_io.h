@@ -74,7 +74,4 @@ struct StateIo {
   EngineCounters Counters(uint64_t step_bytes, const offload::CommitVerifier* verifier) const;
 };
 
-offload::CommitRecord MakeRecord(const TrainState& state, uint64_t session);
-TrainState StateOf(const offload::CommitRecord& record);
-
 }  // namespace penstock::zero

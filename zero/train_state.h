@@ -1,6 +1,7 @@
 // What a commit keeps of a training beside the tiles.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "offload/commit_record.h"
@@ -11,5 +12,8 @@ namespace penstock::zero {
 struct TrainState : offload::CommitHead {
   std::string run_json;  ///< the trainer's own: model, data and config identities
 };
+
+offload::CommitRecord MakeRecord(const TrainState& state, uint64_t session);
+TrainState StateOf(const offload::CommitRecord& record);
 
 }  // namespace penstock::zero
