@@ -102,7 +102,7 @@ enum class AttentionChoice {
   kCudnn,  ///< cuDNN; an error if it is missing
 };
 
-/// The loss scale of fp16 (zero/loss_scale.h).
+/// The loss scale of fp16 (zero/session/loss_scale.h).
 struct LossScaling {
   double loss_scale = 0;  ///< 0: dynamic, by what follows
   int64_t initial_scale_power = 16;

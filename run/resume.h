@@ -23,7 +23,7 @@
 #include "run/run_identity.h"
 #include "zero/committed_share.h"
 #include "zero/committed_state.h"
-#include "zero/session.h"
+#include "zero/session/session.h"
 
 namespace penstock::train {
 

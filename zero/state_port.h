@@ -1,8 +1,8 @@
 // The states of a training as its steps act on them: the half of an engine (zero/engine.h) that
 // knows where gradients and states are, updates and commits them, and knows no device.
 //
-// zero/session.h checks the calls, counts, and decides. The states carry out these calls, in this
-// order:
+// zero/session/session.h checks the calls, counts, and decides. The states carry out these calls,
+// in this order:
 //   BeginStep
 //     the gradient of each module: EndHostGradients, or through the port of the device
 //     AllowUpdates, from any thread, once the forward's loss is known to be finite

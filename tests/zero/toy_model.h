@@ -16,7 +16,7 @@
 #include "kernels/state/state_operators.h"
 #include "zero/committed_state.h"
 #include "zero/model.h"
-#include "zero/session.h"
+#include "zero/session/session.h"
 
 namespace penstock::zero {
 

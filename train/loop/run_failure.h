@@ -11,7 +11,7 @@
 #include "config/config.h"
 #include "numerics/advice.h"
 #include "run/metrics_file.h"
-#include "zero/session.h"
+#include "zero/session/session.h"
 
 namespace penstock::train {
 

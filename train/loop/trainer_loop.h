@@ -27,7 +27,7 @@
 #include "train/loop/rank_notes.h"
 #include "train/loop/step_batch.h"
 #include "train/models/model.h"
-#include "zero/session.h"
+#include "zero/session/session.h"
 
 namespace penstock::train {
 

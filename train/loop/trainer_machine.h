@@ -21,7 +21,7 @@
 #include "train/loop/trainer_job.h"
 #include "train/models/checked_operators.h"
 #include "train/models/model.h"
-#include "zero/session.h"
+#include "zero/session/session.h"
 
 namespace penstock::train {
 

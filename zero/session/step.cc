@@ -1,8 +1,8 @@
-#include "zero/step.h"
+#include "zero/session/step.h"
 
 #include <span>
 
-#include "zero/session.h"
+#include "zero/session/session.h"
 
 namespace penstock::zero {
 

@@ -2,7 +2,7 @@
 // newest, in which order a step uses the modules, and when no step may follow.
 //
 // It is told what happens, and says what may come next and what becomes of a step. It computes,
-// reads and writes nothing. zero/session.h acts on it.
+// reads and writes nothing. zero/session/session.h acts on it.
 //
 //   Fill of every module, or FillAll, FillFrom, Adopt     the state is there
 //   BeginStep … Use, Reduce, ForwardDone … then EndStep or DropStep
@@ -13,10 +13,11 @@
 // - A step counts when it ends. A step that is dropped does not, but its loss speaks for or against
 //   a commit as that of any other.
 // - A step whose loss or gradient is not finite is skipped: no update is counted, and the loss
-//   scale of fp16 is told of an overflow (zero/loss_scale.h).
+//   scale of fp16 is told of an overflow (zero/session/loss_scale.h).
 // - No step follows too many in a row that are skipped, whose loss is not finite or whose gradient
 //   is zero in fp16 (StreakLimits), nor an overflow with the lowest loss scale.
-// - Losses decide on the newest commit (zero/commit_life.h). While one speaks against it and none
+// - Losses decide on the newest commit (zero/session/commit_life.h). While one speaks against it
+// and none
 //   for it, no commit takes the place of the one before. A commit is confirmed from the beginning
 //   if its weights gave a finite loss already, if they come from a commit, or if no step reports
 //   its loss.
@@ -37,10 +38,10 @@
 #include "base/result.h"
 #include "config/config.h"
 #include "offload/commit_record.h"
-#include "zero/commit_life.h"
 #include "zero/gradient_norm.h"
-#include "zero/loss_scale.h"
 #include "zero/model.h"
+#include "zero/session/commit_life.h"
+#include "zero/session/loss_scale.h"
 #include "zero/step_decision.h"
 #include "zero/use_order.h"
 

@@ -1,6 +1,6 @@
 // The life of a training, in all orders of events, against the list of what happened; and with
 // rules that are wrong on purpose, each of which that has to find.
-#include "zero/step_life.h"
+#include "zero/session/step_life.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "tests/search_share.h"
-#include "tests/zero/step_life_history.h"
+#include "tests/zero/session/step_life_history.h"
 
 namespace penstock::zero {
 namespace {

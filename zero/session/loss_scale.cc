@@ -1,4 +1,4 @@
-#include "zero/loss_scale.h"
+#include "zero/session/loss_scale.h"
 
 #include <algorithm>
 #include <cmath>

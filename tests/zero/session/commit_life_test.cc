@@ -1,4 +1,4 @@
-#include "zero/commit_life.h"
+#include "zero/session/commit_life.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The session: commits.
-#include "zero/session.h"
+#include "zero/session/session.h"
 
 namespace penstock::zero {
 

@@ -1,4 +1,4 @@
-// A step of a session, and the leases of modules within it: see zero/session.h.
+// A step of a session, and the leases of modules within it: see zero/session/session.h.
 #pragma once
 
 #include <chrono>
@@ -13,8 +13,8 @@
 #include "offload/layout.h"
 #include "zero/gradient_norm.h"
 #include "zero/model.h"
+#include "zero/session/step_life.h"
 #include "zero/state_port.h"
-#include "zero/step_life.h"
 #include "zero/step_note.h"
 
 namespace penstock::zero {

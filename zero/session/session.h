@@ -12,7 +12,7 @@
 // The session gives the learning rate. It records in which order a step uses the modules; a use out
 // of order is served, counted (late_uses) and planned for from the next step on.
 // What counts, what is skipped, when the training ends and when a commit may be made is decided by
-// zero/step_life.h.
+// zero/session/step_life.h.
 //
 // A caller that computes by itself (front/training.h) has a session on the states alone. It brings
 // weights and gives gradients by itself, tells the step (Step::CountUse, AnnounceGradient), and
@@ -41,8 +41,8 @@
 #include "base/result.h"
 #include "zero/engine.h"
 #include "zero/gradient_norm.h"
-#include "zero/step.h"
-#include "zero/step_life.h"
+#include "zero/session/step.h"
+#include "zero/session/step_life.h"
 
 namespace penstock::zero {
 

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "tests/zero/engine_support.h"
-#include "zero/session.h"
+#include "zero/session/session.h"
 
 namespace penstock::zero {
 

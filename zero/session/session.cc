@@ -1,4 +1,4 @@
-#include "zero/session.h"
+#include "zero/session/session.h"
 
 #include <chrono>
 #include <cmath>

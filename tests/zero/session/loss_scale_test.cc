@@ -1,5 +1,5 @@
 // The loss scale against runs of DeepSpeed that people reported, and against its rules.
-#include "zero/loss_scale.h"
+#include "zero/session/loss_scale.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "zero/step_life.h"
+#include "zero/session/step_life.h"
 
 #include <algorithm>
 #include <utility>

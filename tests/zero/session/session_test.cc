@@ -1,5 +1,5 @@
 // The session: counts, orders of use, and misuse that costs nothing.
-#include "zero/session.h"
+#include "zero/session/session.h"
 
 #include <gmock/gmock.h>
 
@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "tests/zero/session_support.h"
+#include "tests/zero/session/session_support.h"
 
 namespace penstock::zero {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "tests/zero/engine_support.h"
 #include "tests/zero/gate.h"
-#include "zero/session.h"
+#include "zero/session/session.h"
 
 namespace penstock::zero {
 namespace {

@@ -4,9 +4,9 @@
 #include <limits>
 
 #include "tests/deadline.h"
-#include "tests/zero/session_support.h"
+#include "tests/zero/session/session_support.h"
 #include "zero/lr_schedule.h"
-#include "zero/session.h"
+#include "zero/session/session.h"
 
 namespace penstock::zero {
 namespace {

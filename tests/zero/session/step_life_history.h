@@ -1,4 +1,5 @@
-// A training's life told from the list of all that happened: the oracle of zero/step_life.h.
+// A training's life told from the list of all that happened: the oracle of
+// zero/session/step_life.h.
 //
 // Nothing is kept but the list. Every answer is found anew by looking through it, by the
 // definition of what is asked. A process that ends without a word is one event, kResume: another
@@ -16,7 +17,7 @@
 #include <vector>
 
 #include "offload/commit_record.h"
-#include "zero/step_life.h"
+#include "zero/session/step_life.h"
 
 namespace penstock::zero {
 
