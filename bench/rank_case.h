@@ -13,7 +13,7 @@
 #include "offload/schedule.h"
 #include "sim/drive.h"
 #include "sim/link.h"
-#include "zero/memory_plan.h"
+#include "zero/engine/memory_plan.h"
 #include "zero/schedule_builder.h"
 
 namespace penstock::bench {

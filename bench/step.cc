@@ -37,7 +37,7 @@
 #include "bench/step_machine.h"
 #include "bench/step_prediction.h"
 #include "train/models/gpt2.h"
-#include "zero/memory_plan.h"
+#include "zero/engine/memory_plan.h"
 #include "zero/partitioner.h"
 
 namespace penstock::bench {

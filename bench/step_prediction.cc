@@ -4,7 +4,7 @@
 
 #include "sim/step.h"
 #include "train/models/gpt2.h"
-#include "zero/memory_plan.h"
+#include "zero/engine/memory_plan.h"
 #include "zero/partitioner.h"
 #include "zero/step_decision.h"
 

@@ -31,9 +31,9 @@
 #include "offload/layout.h"
 #include "offload/whole_state.h"
 #include "zero/committed_state.h"
+#include "zero/engine/state_port.h"
 #include "zero/session/session.h"
 #include "zero/session/step.h"
-#include "zero/state_port.h"
 #include "zero/tile_fill.h"
 
 namespace penstock::front {

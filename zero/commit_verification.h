@@ -1,7 +1,7 @@
 // Decides whether commits are read back before they count (penstock.verify_commits).
 //
 // Plain functions. What a rank's steps move on its drives depends on how many of its tiles live in
-// host memory; ranks compare costs, so that they decide alike (zero/exchanges.h).
+// host memory; ranks compare costs, so that they decide alike (zero/engine/exchanges.h).
 #pragma once
 
 #include <limits>

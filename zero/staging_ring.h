@@ -1,8 +1,8 @@
 // Which bytes of a buffer the next data goes into, and whose copy they wait for: a ring. What goes
 // in leaves in the same order.
 //
-// A policy as a value: `Event` is the end of a copy, of a stream (zero/offload_engine.h) or in
-// virtual time (sim/step.h). Threads: one.
+// A policy as a value: `Event` is the end of a copy, of a stream (zero/engine/offload_engine.h) or
+// in virtual time (sim/step.h). Threads: one.
 #pragma once
 
 #include <deque>

@@ -11,7 +11,7 @@
 #include "base/units.h"
 #include "run/metrics_file.h"
 #include "train/plan/model_cost.h"
-#include "zero/engine.h"
+#include "zero/engine/engine.h"
 
 namespace penstock::train {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "train/models/checked_operators.h"
-#include "zero/engine.h"
+#include "zero/engine/engine.h"
 #include "zero/partitioner.h"
 
 namespace penstock::train {

@@ -39,7 +39,7 @@
 #include "base/check.h"
 #include "base/mutex.h"
 #include "base/result.h"
-#include "zero/engine.h"
+#include "zero/engine/engine.h"
 #include "zero/gradient_norm.h"
 #include "zero/session/step.h"
 #include "zero/session/step_life.h"

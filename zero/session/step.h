@@ -11,10 +11,10 @@
 #include "base/result.h"
 #include "device/device.h"
 #include "offload/layout.h"
+#include "zero/engine/state_port.h"
 #include "zero/gradient_norm.h"
 #include "zero/model.h"
 #include "zero/session/step_life.h"
-#include "zero/state_port.h"
 #include "zero/step_note.h"
 
 namespace penstock::zero {

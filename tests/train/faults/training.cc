@@ -29,7 +29,7 @@
 #include "train/loop/trainer.h"
 #include "train/process/log.h"
 #include "zero/committed_state.h"
-#include "zero/engine.h"
+#include "zero/engine/engine.h"
 
 namespace penstock::train {
 namespace {

@@ -18,7 +18,7 @@
 #include "tests/temp_folder.h"
 #include "train/loop/trainer_job.h"
 #include "train/loop/trainer_loop.h"
-#include "zero/forwarding_engine.h"
+#include "zero/engine/forwarding_engine.h"
 
 namespace penstock::train {
 
