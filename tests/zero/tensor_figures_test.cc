@@ -7,8 +7,8 @@
 #include <limits>
 
 #include "tests/zero/engine_support.h"
+#include "zero/exchange/zero_counts.h"
 #include "zero/partitioner.h"
-#include "zero/zero_counts.h"
 
 namespace penstock::zero {
 namespace {

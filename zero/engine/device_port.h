@@ -32,8 +32,8 @@ class DevicePort {
   virtual void Release(ModuleId module) = 0;
   /// Returns where kernels add the module's fp32 gradient on the device,
   /// [ModelLayout::TrainedElements]; zeros and sums of this step's micro-batches so far (see
-  /// zero/gradient_sums.h). Valid until AddGradients or ReduceGradients. Errors: kInvalidArgument
-  /// if another repeated module has it.
+  /// zero/exchange/gradient_sums.h). Valid until AddGradients or ReduceGradients. Errors:
+  /// kInvalidArgument if another repeated module has it.
   virtual Result<float*> Gradients(ModuleId module) = 0;
   /// Says that the gradient of a micro-batch is complete on compute_stream().
   virtual Status AddGradients(ModuleId module) = 0;
@@ -44,7 +44,7 @@ class DevicePort {
   /// [micro_batches], zeroed at the first call in a step. All calls in a step, and those of the
   /// other ranks, say as many, and no more than config.gradient_accumulation_steps.
   virtual double* Losses(uint64_t micro_batches) = 0;
-  /// Says that they are complete on compute_stream(). See zero/step_losses.h.
+  /// Says that they are complete on compute_stream(). See zero/exchange/step_losses.h.
   virtual void ShareLosses(std::function<void(std::span<const double> losses)> arrived) = 0;
 };
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "zero/device_gradients.h"
-#include "zero/gradient_exchange.h"
-#include "zero/rounded_gradients.h"
+#include "zero/exchange/device_gradients.h"
+#include "zero/exchange/gradient_exchange.h"
+#include "zero/exchange/rounded_gradients.h"
 #include "zero/trust_sums.h"
 
 namespace penstock::zero {

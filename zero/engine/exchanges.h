@@ -17,13 +17,13 @@
 #include "offload/executor.h"
 #include "zero/engine/engine_options.h"
 #include "zero/engine/memory_plan.h"
+#include "zero/exchange/gradient_sums.h"
+#include "zero/exchange/norm_exchange.h"
+#include "zero/exchange/rank_link.h"
+#include "zero/exchange/step_losses.h"
+#include "zero/exchange/weight_gather.h"
+#include "zero/exchange/zero_counts.h"
 #include "zero/gradient_norm.h"
-#include "zero/gradient_sums.h"
-#include "zero/norm_exchange.h"
-#include "zero/rank_link.h"
-#include "zero/step_losses.h"
-#include "zero/weight_gather.h"
-#include "zero/zero_counts.h"
 
 namespace penstock::zero {
 

@@ -6,16 +6,16 @@
 #include "offload/slab.h"
 #include "offload/tile_spread.h"
 #include "zero/engine/device_figures.h"
+#include "zero/exchange/gradient_exchange.h"
+#include "zero/exchange/norm_exchange.h"
+#include "zero/exchange/rounded_gradients.h"
+#include "zero/exchange/step_losses.h"
+#include "zero/exchange/zero_counts.h"
 #include "zero/gradient_batches.h"
-#include "zero/gradient_exchange.h"
-#include "zero/norm_exchange.h"
 #include "zero/partitioner.h"
-#include "zero/rounded_gradients.h"
 #include "zero/schedule_builder.h"
-#include "zero/step_losses.h"
 #include "zero/trust_sums.h"
 #include "zero/use_order.h"
-#include "zero/zero_counts.h"
 
 namespace penstock::zero {
 namespace {

@@ -14,7 +14,7 @@
 #include "base/result.h"
 #include "device/device.h"
 #include "offload/layout.h"
-#include "zero/gradient_sums.h"
+#include "zero/exchange/gradient_sums.h"
 #include "zero/model.h"
 
 namespace penstock::zero {

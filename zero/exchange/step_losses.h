@@ -16,7 +16,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "device/device.h"
-#include "zero/rank_link.h"
+#include "zero/exchange/rank_link.h"
 
 namespace penstock::zero {
 

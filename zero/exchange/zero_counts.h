@@ -16,7 +16,7 @@
 #include "device/device.h"
 #include "kernels/state/figures.h"
 #include "offload/layout.h"
-#include "zero/gradient_sums.h"
+#include "zero/exchange/gradient_sums.h"
 
 namespace penstock::zero {
 

@@ -1,4 +1,4 @@
-#include "zero/gradient_exchange.h"
+#include "zero/exchange/gradient_exchange.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "zero/norm_exchange.h"
+#include "zero/exchange/norm_exchange.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "zero/device_gradients.h"
+#include "zero/exchange/device_gradients.h"
 
 #include "zero/schedule_builder.h"
 

@@ -11,7 +11,7 @@
 
 #include "offload/executor.h"
 #include "offload/layout.h"
-#include "zero/rank_link.h"
+#include "zero/exchange/rank_link.h"
 #include "zero/shared_sections.h"
 
 namespace penstock::zero {

@@ -15,8 +15,8 @@
 #include "device/device.h"
 #include "kernels/state/lamb.h"
 #include "offload/layout.h"
+#include "zero/exchange/rank_link.h"
 #include "zero/gradient_norm.h"
-#include "zero/rank_link.h"
 #include "zero/step_note.h"
 #include "zero/tensor_figures.h"
 

@@ -1,4 +1,4 @@
-#include "zero/zero_counts.h"
+#include "zero/exchange/zero_counts.h"
 
 #include <algorithm>
 

@@ -14,8 +14,8 @@
 #include "device/device.h"
 #include "kernels/dtype.h"
 #include "offload/layout.h"
-#include "zero/device_gradients.h"
-#include "zero/gradient_sums.h"
+#include "zero/exchange/device_gradients.h"
+#include "zero/exchange/gradient_sums.h"
 #include "zero/model.h"
 
 namespace penstock::zero {

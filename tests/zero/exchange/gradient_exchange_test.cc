@@ -1,5 +1,5 @@
 // The sums that an exchange leaves on their owners, over ranks that are threads.
-#include "zero/gradient_exchange.h"
+#include "zero/exchange/gradient_exchange.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "zero/step_losses.h"
+#include "zero/exchange/step_losses.h"
 
 #include <limits>
 #include <utility>

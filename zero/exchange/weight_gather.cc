@@ -1,4 +1,4 @@
-#include "zero/weight_gather.h"
+#include "zero/exchange/weight_gather.h"
 
 namespace penstock::zero {
 

@@ -1,4 +1,4 @@
-#include "zero/rounded_gradients.h"
+#include "zero/exchange/rounded_gradients.h"
 
 #include <algorithm>
 #include <utility>

@@ -25,10 +25,10 @@
 #include "device/device.h"
 #include "kernels/state/state_operators.h"
 #include "offload/layout.h"
+#include "zero/exchange/gradient_sums.h"
+#include "zero/exchange/rank_link.h"
 #include "zero/exchange_options.h"
-#include "zero/gradient_sums.h"
 #include "zero/model.h"
-#include "zero/rank_link.h"
 #include "zero/shared_sections.h"
 
 namespace penstock::zero {
