@@ -14,7 +14,7 @@
 #include "sim/drive.h"
 #include "sim/link.h"
 #include "zero/engine/memory_plan.h"
-#include "zero/schedule_builder.h"
+#include "zero/plan/schedule_builder.h"
 
 namespace penstock::bench {
 

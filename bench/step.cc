@@ -38,7 +38,7 @@
 #include "bench/step_prediction.h"
 #include "train/models/gpt2.h"
 #include "zero/engine/memory_plan.h"
-#include "zero/partitioner.h"
+#include "zero/plan/partitioner.h"
 
 namespace penstock::bench {
 namespace {

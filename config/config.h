@@ -121,7 +121,7 @@ struct DriveSpeed {
 };
 
 /// penstock.verify_commits: whether a commit counts only when its tiles were read back. With kAuto
-/// zero/commit_verification.h decides.
+/// zero/plan/commit_verification.h decides.
 enum class VerifyCommits : uint8_t { kOff, kOn, kAuto };
 
 /// penstock.rampup_batch_size: how the global batch grows to train_batch_size, in rows. By

@@ -13,8 +13,8 @@
 #include "offload/layout.h"
 #include "sim/clock.h"
 #include "sim/link.h"
-#include "zero/exchange_options.h"
 #include "zero/model.h"
+#include "zero/plan/exchange_options.h"
 
 namespace penstock::sim {
 

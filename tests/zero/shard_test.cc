@@ -12,8 +12,8 @@
 #include "tests/offload/await_update.h"
 #include "tests/zero/committed_blocks.h"
 #include "tests/zero/toy_model.h"
-#include "zero/partitioner.h"
-#include "zero/schedule_builder.h"
+#include "zero/plan/partitioner.h"
+#include "zero/plan/schedule_builder.h"
 #include "zero/tile_planes.h"
 #include "zero/update_scalars.h"
 

@@ -8,7 +8,7 @@
 
 #include "tests/zero/engine_support.h"
 #include "zero/exchange/zero_counts.h"
-#include "zero/partitioner.h"
+#include "zero/plan/partitioner.h"
 
 namespace penstock::zero {
 namespace {

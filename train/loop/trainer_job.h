@@ -21,7 +21,7 @@
 #include "train/plan/setup.h"
 #include "train/weights/model_config.h"
 #include "zero/model.h"
-#include "zero/partitioner.h"
+#include "zero/plan/partitioner.h"
 #include "zero/tile_fill.h"
 
 namespace penstock::train {

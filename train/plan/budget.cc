@@ -10,7 +10,7 @@
 
 #include "train/models/checked_operators.h"
 #include "zero/engine/engine.h"
-#include "zero/partitioner.h"
+#include "zero/plan/partitioner.h"
 
 namespace penstock::train {
 namespace {

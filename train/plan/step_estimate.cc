@@ -8,9 +8,9 @@
 #include "sim/step.h"
 #include "train/plan/compute_cost.h"
 #include "train/plan/step_floors.h"
-#include "zero/partitioner.h"
-#include "zero/schedule_builder.h"
-#include "zero/step_decision.h"
+#include "zero/plan/partitioner.h"
+#include "zero/plan/schedule_builder.h"
+#include "zero/plan/step_decision.h"
 
 namespace penstock::train {
 namespace {

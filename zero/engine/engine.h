@@ -42,7 +42,7 @@ struct MemoryMinimum {
 class Engine : public StatePort, public DevicePort {
  public:
   /// Returns the sums for a model and a config, without allocating anything. Precondition:
-  /// WithOrder (zero/use_order.h) accepts the model.
+  /// WithOrder (zero/plan/use_order.h) accepts the model.
   static MemoryMinimum MinimumMemory(const ModelSpec& model, const config::Config& config,
                                      const comm::World& world = {});
 

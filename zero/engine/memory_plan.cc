@@ -11,11 +11,11 @@
 #include "zero/exchange/rounded_gradients.h"
 #include "zero/exchange/step_losses.h"
 #include "zero/exchange/zero_counts.h"
-#include "zero/gradient_batches.h"
-#include "zero/partitioner.h"
-#include "zero/schedule_builder.h"
+#include "zero/plan/gradient_batches.h"
+#include "zero/plan/partitioner.h"
+#include "zero/plan/schedule_builder.h"
+#include "zero/plan/use_order.h"
 #include "zero/trust_sums.h"
-#include "zero/use_order.h"
 
 namespace penstock::zero {
 namespace {

@@ -9,9 +9,9 @@
 #include "config/config.h"
 #include "offload/layout.h"
 #include "offload/tile_store.h"
-#include "zero/commit_verification.h"
 #include "zero/engine/engine.h"
 #include "zero/model.h"
+#include "zero/plan/commit_verification.h"
 
 namespace penstock::zero {
 
@@ -22,7 +22,7 @@ struct MemoryPlan {
   /// exchanged while the next is computed.
   uint32_t gradient_buffers = 1;
   /// Whether rounded gradients of a whole layer are staged on the device, so that the next layer's
-  /// kernels wait for no copy (zero/gradient_batches.h). Otherwise as little as works is.
+  /// kernels wait for no copy (zero/plan/gradient_batches.h). Otherwise as little as works is.
   bool stages_layers = false;
   /// Host blocks. With states on the device, `record_blocks` pairs of them: tiles on their way
   /// between device and drive.

@@ -5,7 +5,7 @@
 
 #include "base/cpu_scope.h"
 #include "kernels/state/state_operators.h"
-#include "zero/partitioner.h"
+#include "zero/plan/partitioner.h"
 
 namespace penstock::zero {
 

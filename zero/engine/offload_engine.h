@@ -17,8 +17,8 @@
 #include "zero/engine/forwarding_states.h"
 #include "zero/engine/memory_plan.h"
 #include "zero/engine/state_engine.h"
-#include "zero/gradient_batches.h"
-#include "zero/staging_ring.h"
+#include "zero/plan/gradient_batches.h"
+#include "zero/plan/staging_ring.h"
 
 namespace penstock::zero {
 

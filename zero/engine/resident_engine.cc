@@ -5,7 +5,7 @@
 #include "kernels/state/state_operators.h"
 #include "zero/engine/memory_plan.h"
 #include "zero/lr_schedule.h"
-#include "zero/partitioner.h"
+#include "zero/plan/partitioner.h"
 #include "zero/start_team.h"
 #include "zero/tile_planes.h"
 

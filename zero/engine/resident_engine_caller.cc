@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "zero/engine/resident_engine.h"
-#include "zero/partitioner.h"
+#include "zero/plan/partitioner.h"
 
 namespace penstock::zero {
 

@@ -8,9 +8,9 @@
 #include "base/thread.h"
 #include "offload/tile_spread.h"
 #include "zero/lr_schedule.h"
-#include "zero/schedule_builder.h"
+#include "zero/plan/schedule_builder.h"
+#include "zero/plan/step_decision.h"
 #include "zero/start_team.h"
-#include "zero/step_decision.h"
 
 namespace penstock::zero {
 

@@ -12,7 +12,7 @@
 #include "offload/state_format.h"
 #include "offload/uuid.h"
 #include "zero/engine/memory_plan.h"
-#include "zero/numa_placement.h"
+#include "zero/plan/numa_placement.h"
 #include "zero/start_team.h"
 
 namespace penstock::zero {

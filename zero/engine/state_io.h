@@ -13,9 +13,9 @@
 #include "offload/commit_verifier.h"
 #include "offload/slab.h"
 #include "offload/state_file.h"
-#include "zero/commit_verification.h"
 #include "zero/engine/state_port.h"
-#include "zero/thread_plan.h"
+#include "zero/plan/commit_verification.h"
+#include "zero/plan/thread_plan.h"
 
 namespace penstock::zero {
 

@@ -1,6 +1,6 @@
 #include "zero/exchange/device_gradients.h"
 
-#include "zero/schedule_builder.h"
+#include "zero/plan/schedule_builder.h"
 
 namespace penstock::zero {
 

@@ -27,8 +27,8 @@
 #include "offload/layout.h"
 #include "zero/exchange/gradient_sums.h"
 #include "zero/exchange/rank_link.h"
-#include "zero/exchange_options.h"
 #include "zero/model.h"
+#include "zero/plan/exchange_options.h"
 #include "zero/shared_sections.h"
 
 namespace penstock::zero {

@@ -40,10 +40,10 @@
 #include "offload/commit_record.h"
 #include "zero/gradient_norm.h"
 #include "zero/model.h"
+#include "zero/plan/step_decision.h"
+#include "zero/plan/use_order.h"
 #include "zero/session/commit_life.h"
 #include "zero/session/loss_scale.h"
-#include "zero/step_decision.h"
-#include "zero/use_order.h"
 
 namespace penstock::zero {
 

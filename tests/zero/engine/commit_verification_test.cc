@@ -1,5 +1,5 @@
 // Commits that count only when they were read back: what one bad write comes to.
-#include "zero/commit_verification.h"
+#include "zero/plan/commit_verification.h"
 
 #include <gmock/gmock.h>
 
@@ -16,7 +16,7 @@
 #include "tests/zero/gate.h"
 #include "zero/engine/engine.h"
 #include "zero/engine/memory_plan.h"
-#include "zero/partitioner.h"
+#include "zero/plan/partitioner.h"
 
 namespace penstock::zero {
 namespace {

@@ -6,7 +6,7 @@
 #include "offload/slab.h"
 #include "tests/zero/toy_model.h"
 #include "zero/engine/device_figures.h"
-#include "zero/partitioner.h"
+#include "zero/plan/partitioner.h"
 
 namespace penstock::zero {
 namespace {

@@ -20,7 +20,7 @@
 #include "tests/zero/committed_blocks.h"
 #include "tests/zero/toy_model.h"
 #include "zero/engine/memory_plan.h"
-#include "zero/partitioner.h"
+#include "zero/plan/partitioner.h"
 
 namespace penstock::zero {
 

@@ -5,8 +5,8 @@
 #include <latch>
 
 #include "tests/zero/engine_support.h"
-#include "zero/partitioner.h"
-#include "zero/step_decision.h"
+#include "zero/plan/partitioner.h"
+#include "zero/plan/step_decision.h"
 
 namespace penstock::zero {
 namespace {

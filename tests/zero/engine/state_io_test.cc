@@ -20,7 +20,7 @@
 #include "kernels/state/state_operators.h"
 #include "tests/aio/wrapped_engine.h"
 #include "tests/zero/toy_model.h"
-#include "zero/partitioner.h"
+#include "zero/plan/partitioner.h"
 
 namespace penstock::zero {
 namespace {

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/zero/toy_model.h"
-#include "zero/partitioner.h"
+#include "zero/plan/partitioner.h"
 
 namespace penstock::zero {
 namespace {

@@ -13,7 +13,7 @@
 #include "kernels/dtype.h"
 #include "kernels/state/state_operators.h"
 #include "tests/zero/toy_model.h"
-#include "zero/partitioner.h"
+#include "zero/plan/partitioner.h"
 
 namespace penstock::zero {
 namespace {

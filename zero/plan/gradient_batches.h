@@ -1,9 +1,9 @@
 // How gradients leave the device: rounded into a buffer there, from which they are copied while the
 // next ones are computed.
 //
-// The buffer is a ring (zero/staging_ring.h). What is reserved in it together waits at most once:
-// for the copies of what lay there before. If the buffer holds a module's gradient, that is the
-// whole module, and the wait is for an earlier module, whose copies had the time of a module's
+// The buffer is a ring (zero/plan/staging_ring.h). What is reserved in it together waits at most
+// once: for the copies of what lay there before. If the buffer holds a module's gradient, that is
+// the whole module, and the wait is for an earlier module, whose copies had the time of a module's
 // backward. Otherwise it is pieces of half the buffer, so that rounding one and copying the one
 // before overlap.
 //

@@ -1,4 +1,4 @@
-#include "zero/schedule_builder.h"
+#include "zero/plan/schedule_builder.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "tests/zero/toy_model.h"
-#include "zero/partitioner.h"
+#include "zero/plan/partitioner.h"
 
 namespace penstock::zero {
 namespace {

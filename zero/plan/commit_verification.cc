@@ -1,4 +1,4 @@
-#include "zero/commit_verification.h"
+#include "zero/plan/commit_verification.h"
 
 #include <fmt/format.h>
 

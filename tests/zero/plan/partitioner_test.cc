@@ -1,4 +1,4 @@
-#include "zero/partitioner.h"
+#include "zero/plan/partitioner.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "zero/numa_placement.h"
+#include "zero/plan/numa_placement.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

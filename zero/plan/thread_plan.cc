@@ -1,4 +1,4 @@
-#include "zero/thread_plan.h"
+#include "zero/plan/thread_plan.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "zero/numa_placement.h"
+#include "zero/plan/numa_placement.h"
 
 #include <gmock/gmock.h>
 

@@ -1,4 +1,4 @@
-#include "zero/schedule_builder.h"
+#include "zero/plan/schedule_builder.h"
 
 #include <algorithm>
 #include <iterator>

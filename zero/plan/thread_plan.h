@@ -13,7 +13,7 @@
 #include "base/topology.h"
 #include "config/config.h"
 #include "device/device.h"
-#include "zero/numa_placement.h"
+#include "zero/plan/numa_placement.h"
 
 namespace penstock::zero {
 

@@ -1,5 +1,5 @@
 // Which CPUs and how many threads, on machines that are described here.
-#include "zero/thread_plan.h"
+#include "zero/plan/thread_plan.h"
 
 #include <gmock/gmock.h>
 #include <sched.h>

@@ -1,4 +1,4 @@
-#include "zero/gradient_batches.h"
+#include "zero/plan/gradient_batches.h"
 
 #include <algorithm>
 

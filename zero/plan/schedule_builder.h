@@ -7,7 +7,7 @@
 #include "offload/layout.h"
 #include "offload/schedule.h"
 #include "zero/model.h"
-#include "zero/step_decision.h"
+#include "zero/plan/step_decision.h"
 
 namespace penstock::zero {
 

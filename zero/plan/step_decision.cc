@@ -1,4 +1,4 @@
-#include "zero/step_decision.h"
+#include "zero/plan/step_decision.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "zero/gradient_batches.h"
+#include "zero/plan/gradient_batches.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "tests/zero/toy_model.h"
-#include "zero/partitioner.h"
-#include "zero/staging_ring.h"
+#include "zero/plan/partitioner.h"
+#include "zero/plan/staging_ring.h"
 
 namespace penstock::zero {
 namespace {

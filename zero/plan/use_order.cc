@@ -1,4 +1,4 @@
-#include "zero/use_order.h"
+#include "zero/plan/use_order.h"
 
 #include <algorithm>
 #include <utility>
