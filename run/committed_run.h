@@ -14,7 +14,7 @@
 #include "base/result.h"
 #include "offload/whole_state.h"
 #include "run/run_folder.h"
-#include "zero/committed_state.h"
+#include "zero/states/committed_state.h"
 
 namespace penstock::train {
 

@@ -21,9 +21,9 @@
 #include "base/result.h"
 #include "run/run_folder.h"
 #include "run/run_identity.h"
-#include "zero/committed_share.h"
-#include "zero/committed_state.h"
 #include "zero/session/session.h"
+#include "zero/states/committed_share.h"
+#include "zero/states/committed_state.h"
 
 namespace penstock::train {
 

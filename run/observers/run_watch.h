@@ -20,7 +20,7 @@
 #include "numerics/watch.h"
 #include "run/numerics_files.h"
 #include "run/observers/step_observer.h"
-#include "zero/tensor_figures.h"
+#include "zero/states/tensor_figures.h"
 
 namespace penstock::train {
 

@@ -12,7 +12,7 @@
 #include "comm/job.h"
 #include "config/config.h"
 #include "zero/model.h"
-#include "zero/tile_fill.h"
+#include "zero/states/tile_fill.h"
 
 namespace penstock::train {
 

@@ -12,7 +12,7 @@
 #include "offload/commit_agreement.h"
 #include "offload/state_reader.h"
 #include "train/process/log.h"
-#include "zero/committed_share.h"
+#include "zero/states/committed_share.h"
 
 namespace penstock::train {
 namespace {

@@ -18,7 +18,7 @@
 #include "train/loop/run_facts.h"
 #include "train/process/log.h"
 #include "train/weights/committed_model.h"
-#include "zero/tile_fill.h"
+#include "zero/states/tile_fill.h"
 
 namespace penstock::train {
 namespace {

@@ -22,7 +22,7 @@
 #include "train/weights/model_config.h"
 #include "zero/model.h"
 #include "zero/plan/partitioner.h"
-#include "zero/tile_fill.h"
+#include "zero/states/tile_fill.h"
 
 namespace penstock::train {
 

@@ -12,7 +12,7 @@
 #include "offload/layout.h"
 #include "train/plan/work_time.h"
 #include "zero/plan/partitioner.h"
-#include "zero/tile_planes.h"
+#include "zero/states/tile_planes.h"
 #include "zero/update_scalars.h"
 
 namespace penstock::train {

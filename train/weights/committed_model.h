@@ -12,7 +12,7 @@
 #include "offload/whole_state.h"
 #include "run/run_folder.h"
 #include "train/models/registry.h"
-#include "zero/committed_state.h"
+#include "zero/states/committed_state.h"
 
 namespace penstock::train {
 

@@ -25,8 +25,8 @@
 #include "zero/exchange/gradient_sums.h"
 #include "zero/gradient_norm.h"
 #include "zero/plan/gradient_batches.h"
-#include "zero/tensor_figures.h"
-#include "zero/trust_sums.h"
+#include "zero/states/tensor_figures.h"
+#include "zero/states/trust_sums.h"
 #include "zero/update_scalars.h"
 
 namespace penstock::zero {

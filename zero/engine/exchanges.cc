@@ -5,7 +5,7 @@
 #include "zero/exchange/device_gradients.h"
 #include "zero/exchange/gradient_exchange.h"
 #include "zero/exchange/rounded_gradients.h"
-#include "zero/trust_sums.h"
+#include "zero/states/trust_sums.h"
 
 namespace penstock::zero {
 namespace {

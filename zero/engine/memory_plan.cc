@@ -15,7 +15,7 @@
 #include "zero/plan/partitioner.h"
 #include "zero/plan/schedule_builder.h"
 #include "zero/plan/use_order.h"
-#include "zero/trust_sums.h"
+#include "zero/states/trust_sums.h"
 
 namespace penstock::zero {
 namespace {

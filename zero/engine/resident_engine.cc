@@ -6,8 +6,8 @@
 #include "zero/engine/memory_plan.h"
 #include "zero/lr_schedule.h"
 #include "zero/plan/partitioner.h"
-#include "zero/start_team.h"
-#include "zero/tile_planes.h"
+#include "zero/states/start_team.h"
+#include "zero/states/tile_planes.h"
 
 namespace penstock::zero {
 

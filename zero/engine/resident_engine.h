@@ -2,8 +2,8 @@
 //
 // This engine is the reference that every other placement must equal bit for bit. Host memory holds
 // a few tiles, for initialisation and commits. A commit is made beside the next step, on a thread
-// and a stream of its own (zero/tile_writer.h). It also serves a caller that computes by itself
-// (ModelSpec::gives_gradients): resident_engine_caller.cc has the functions for that.
+// and a stream of its own (zero/states/tile_writer.h). It also serves a caller that computes by
+// itself (ModelSpec::gives_gradients): resident_engine_caller.cc has the functions for that.
 #pragma once
 
 #include <functional>
@@ -21,9 +21,9 @@
 #include "zero/engine/exchanges.h"
 #include "zero/engine/state_io.h"
 #include "zero/gradient_norm.h"
-#include "zero/pending_commit.h"
-#include "zero/tile_writer.h"
-#include "zero/trust_sums.h"
+#include "zero/states/pending_commit.h"
+#include "zero/states/tile_writer.h"
+#include "zero/states/trust_sums.h"
 #include "zero/update_scalars.h"
 
 namespace penstock::zero {

@@ -9,7 +9,7 @@
 #include "base/for_each_index.h"
 #include "base/mutex.h"
 #include "zero/engine/resident_engine.h"
-#include "zero/start_team.h"
+#include "zero/states/start_team.h"
 
 namespace penstock::zero {
 

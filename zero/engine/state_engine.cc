@@ -10,7 +10,7 @@
 #include "zero/lr_schedule.h"
 #include "zero/plan/schedule_builder.h"
 #include "zero/plan/step_decision.h"
-#include "zero/start_team.h"
+#include "zero/states/start_team.h"
 
 namespace penstock::zero {
 

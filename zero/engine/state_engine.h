@@ -29,10 +29,10 @@
 #include "zero/engine/state_io.h"
 #include "zero/engine/state_port.h"
 #include "zero/gradient_norm.h"
-#include "zero/optimizer_driver.h"
-#include "zero/pending_commit.h"
-#include "zero/tensor_figures.h"
-#include "zero/trust_sums.h"
+#include "zero/states/optimizer_driver.h"
+#include "zero/states/pending_commit.h"
+#include "zero/states/tensor_figures.h"
+#include "zero/states/trust_sums.h"
 
 namespace penstock::zero {
 

@@ -13,7 +13,7 @@
 #include "offload/uuid.h"
 #include "zero/engine/memory_plan.h"
 #include "zero/plan/numa_placement.h"
-#include "zero/start_team.h"
+#include "zero/states/start_team.h"
 
 namespace penstock::zero {
 namespace {

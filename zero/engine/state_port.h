@@ -26,10 +26,10 @@
 #include "zero/engine/engine_options.h"
 #include "zero/gradient_norm.h"
 #include "zero/model.h"
+#include "zero/states/tensor_figures.h"
+#include "zero/states/tile_fill.h"
+#include "zero/states/train_state.h"
 #include "zero/step_note.h"
-#include "zero/tensor_figures.h"
-#include "zero/tile_fill.h"
-#include "zero/train_state.h"
 
 namespace penstock::zero {
 
@@ -120,7 +120,7 @@ class StatePort {
   /// and everything is synchronised; then the record follows. The next step may begin meanwhile;
   /// FinishGradients, Drain and another commit come after FinishCommit. A state in which an
   /// update has made a weight that is not finite, or the last one has destroyed weights
-  /// (FirstDestroyed in zero/tensor_figures.h), is not committed: kNumeric.
+  /// (FirstDestroyed in zero/states/tensor_figures.h), is not committed: kNumeric.
   virtual void BeginCommit(const TrainState& state, std::function<Status()> first) = 0;
   /// Waits for the commit that was begun, if any. Afterwards it is durable; if it failed, the
   /// engine has failed, too.

@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "zero/shared_sections.h"
-#include "zero/trust_sums.h"
+#include "zero/states/trust_sums.h"
 
 namespace penstock::zero {
 namespace {

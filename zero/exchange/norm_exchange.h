@@ -17,8 +17,8 @@
 #include "offload/layout.h"
 #include "zero/exchange/rank_link.h"
 #include "zero/gradient_norm.h"
+#include "zero/states/tensor_figures.h"
 #include "zero/step_note.h"
-#include "zero/tensor_figures.h"
 
 namespace penstock::zero {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "zero/trust_sums.h"
+#include "zero/states/trust_sums.h"
 
 namespace penstock::zero {
 

@@ -8,7 +8,7 @@
 // update and no commit overwrites what the one before names.
 //
 // Weights that the last update has plainly destroyed are not committed in the first place
-// (FirstDestroyed in zero/tensor_figures.h).
+// (FirstDestroyed in zero/states/tensor_figures.h).
 //
 // A plain value. A commit of another process, from which a run continues, counts as confirmed, and
 // so does its copy: this run may not retract it.

@@ -28,8 +28,8 @@
 #include "tests/train/faults/bad_units.h"
 #include "train/loop/trainer.h"
 #include "train/process/log.h"
-#include "zero/committed_state.h"
 #include "zero/engine/engine.h"
+#include "zero/states/committed_state.h"
 
 namespace penstock::train {
 namespace {

@@ -6,7 +6,7 @@
 #include "offload/state_reader.h"
 #include "tests/zero/engine_support.h"
 #include "zero/engine/engine.h"
-#include "zero/tile_planes.h"
+#include "zero/states/tile_planes.h"
 #include "zero/update_scalars.h"
 
 namespace penstock::zero {

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "tests/zero/committed_blocks.h"
+#include "tests/zero/states/committed_blocks.h"
 #include "tests/zero/toy_model.h"
 #include "zero/engine/memory_plan.h"
 #include "zero/plan/partitioner.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "offload/state_reader.h"
-#include "zero/committed_state.h"
+#include "zero/states/committed_state.h"
 
 namespace penstock::zero {
 

@@ -1,11 +1,11 @@
-#include "zero/trust_sums.h"
+#include "zero/states/trust_sums.h"
 
 #include <algorithm>
 
 #include "base/check.h"
 #include "kernels/state/optimizer.h"
 #include "zero/shared_sections.h"
-#include "zero/tensor_figures.h"
+#include "zero/states/tensor_figures.h"
 
 namespace penstock::zero {
 

@@ -1,10 +1,10 @@
-#include "zero/committed_share.h"
+#include "zero/states/committed_share.h"
 
 #include <utility>
 
 #include "base/check.h"
 #include "offload/uuid.h"
-#include "zero/source_tiles.h"
+#include "zero/states/source_tiles.h"
 
 namespace penstock::zero {
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "offload/state_reader.h"
-#include "zero/committed_state.h"
-#include "zero/tile_planes.h"
+#include "zero/states/committed_state.h"
+#include "zero/states/tile_planes.h"
 
 namespace penstock::zero {
 

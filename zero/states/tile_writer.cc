@@ -1,4 +1,4 @@
-#include "zero/tile_writer.h"
+#include "zero/states/tile_writer.h"
 
 #include <algorithm>
 #include <cstddef>

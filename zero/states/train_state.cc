@@ -1,4 +1,4 @@
-#include "zero/train_state.h"
+#include "zero/states/train_state.h"
 
 namespace penstock::zero {
 

@@ -1,4 +1,4 @@
-#include "zero/value_check.h"
+#include "zero/states/value_check.h"
 
 #include <gmock/gmock.h>
 
@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "tests/offload/support.h"
-#include "zero/committed_state.h"
-#include "zero/tile_planes.h"
+#include "zero/states/committed_state.h"
+#include "zero/states/tile_planes.h"
 
 namespace penstock::zero {
 namespace {

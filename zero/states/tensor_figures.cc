@@ -1,4 +1,4 @@
-#include "zero/tensor_figures.h"
+#include "zero/states/tensor_figures.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <cmath>
 #include <utility>
 
-#include "zero/value_check.h"
+#include "zero/states/value_check.h"
 
 namespace penstock::zero {
 namespace {

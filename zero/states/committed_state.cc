@@ -1,4 +1,4 @@
-#include "zero/committed_state.h"
+#include "zero/states/committed_state.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "offload/uuid.h"
-#include "zero/source_tiles.h"
-#include "zero/tile_planes.h"
+#include "zero/states/source_tiles.h"
+#include "zero/states/tile_planes.h"
 
 namespace penstock::zero {
 namespace {

@@ -1,5 +1,5 @@
 // What a committed state refuses to be read as.
-#include "zero/committed_state.h"
+#include "zero/states/committed_state.h"
 
 #include <gmock/gmock.h>
 

@@ -9,8 +9,8 @@
 
 #include "base/result.h"
 #include "offload/layout.h"
-#include "zero/committed_state.h"
 #include "zero/model.h"
+#include "zero/states/committed_state.h"
 
 namespace penstock::zero {
 

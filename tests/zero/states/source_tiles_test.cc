@@ -1,6 +1,6 @@
 // Tiles of a committed state for several threads: the right bytes, few in memory, and damage that
 // is told to all who wait.
-#include "zero/source_tiles.h"
+#include "zero/states/source_tiles.h"
 
 #include <gmock/gmock.h>
 

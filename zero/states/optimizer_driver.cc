@@ -1,4 +1,4 @@
-#include "zero/optimizer_driver.h"
+#include "zero/states/optimizer_driver.h"
 
 #include <pthread.h>
 
@@ -8,7 +8,7 @@
 #include "base/denormals.h"
 #include "base/thread.h"
 #include "kernels/state/block_sums.h"
-#include "zero/tile_planes.h"
+#include "zero/states/tile_planes.h"
 
 namespace penstock::zero {
 namespace {

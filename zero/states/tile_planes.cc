@@ -1,4 +1,4 @@
-#include "zero/tile_planes.h"
+#include "zero/states/tile_planes.h"
 
 #include <algorithm>
 

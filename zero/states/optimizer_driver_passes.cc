@@ -7,8 +7,8 @@
 #include <span>
 
 #include "base/check.h"
-#include "zero/optimizer_driver.h"
-#include "zero/tile_planes.h"
+#include "zero/states/optimizer_driver.h"
+#include "zero/states/tile_planes.h"
 
 namespace penstock::zero {
 namespace {

@@ -1,4 +1,4 @@
-#include "zero/start_team.h"
+#include "zero/states/start_team.h"
 
 #include <sys/mman.h>
 

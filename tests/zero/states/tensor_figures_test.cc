@@ -1,5 +1,5 @@
 // The figures by tensor: what they are, and that neither tiles, homes nor ranks change them.
-#include "zero/tensor_figures.h"
+#include "zero/states/tensor_figures.h"
 
 #include <gtest/gtest.h>
 

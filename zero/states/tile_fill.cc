@@ -1,13 +1,13 @@
-#include "zero/tile_fill.h"
+#include "zero/states/tile_fill.h"
 
 #include <algorithm>
 #include <memory>
 #include <utility>
 
 #include "kernels/dtype.h"
-#include "zero/source_tiles.h"
-#include "zero/start_team.h"
-#include "zero/tile_planes.h"
+#include "zero/states/source_tiles.h"
+#include "zero/states/start_team.h"
+#include "zero/states/tile_planes.h"
 
 namespace penstock::zero {
 namespace {

@@ -1,5 +1,5 @@
 // The optimizer's threads over a tile store on a file.
-#include "zero/optimizer_driver.h"
+#include "zero/states/optimizer_driver.h"
 
 #include <gmock/gmock.h>
 

@@ -13,8 +13,8 @@
 #include "offload/state_check.h"
 #include "offload/whole_state.h"
 #include "zero/model.h"
-#include "zero/train_state.h"
-#include "zero/value_check.h"
+#include "zero/states/train_state.h"
+#include "zero/states/value_check.h"
 
 namespace penstock::zero {
 

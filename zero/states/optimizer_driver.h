@@ -22,8 +22,8 @@
 #include "offload/layout.h"
 #include "offload/tile_store.h"
 #include "zero/gradient_norm.h"
-#include "zero/tensor_figures.h"
-#include "zero/trust_sums.h"
+#include "zero/states/tensor_figures.h"
+#include "zero/states/trust_sums.h"
 #include "zero/update_scalars.h"
 
 namespace penstock::zero {

@@ -7,7 +7,7 @@
 
 #include "kernels/state/optimizer_tile.h"
 #include "offload/layout.h"
-#include "zero/committed_state.h"
+#include "zero/states/committed_state.h"
 
 namespace penstock::zero {
 

@@ -1,4 +1,4 @@
-#include "zero/source_tiles.h"
+#include "zero/states/source_tiles.h"
 
 #include <algorithm>
 #include <new>
