@@ -132,7 +132,7 @@ struct RampupConfig {
   uint64_t samples = 0;    ///< rows after which the batch is train_batch_size
 };
 
-/// csv_monitor: where the curves of the run go (run/csv_monitor.h).
+/// csv_monitor: where the curves of the run go (run/rows/csv_monitor.h).
 struct CsvMonitor {
   std::string output_path;
   std::string job_name = "DeepSpeedJobName";

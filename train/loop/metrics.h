@@ -9,7 +9,7 @@
 
 #include "base/activity.h"
 #include "base/units.h"
-#include "run/metrics_file.h"
+#include "run/rows/metrics_file.h"
 #include "train/plan/model_cost.h"
 #include "zero/engine/engine.h"
 

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "base/result.h"
-#include "run/csv_monitor.h"
-#include "run/metrics_file.h"
+#include "run/rows/csv_monitor.h"
+#include "run/rows/metrics_file.h"
 #include "run/run_folder.h"
 #include "train/loop/ranks.h"
 #include "train/loop/trainer.h"

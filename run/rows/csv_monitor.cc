@@ -1,4 +1,4 @@
-#include "run/csv_monitor.h"
+#include "run/rows/csv_monitor.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -18,7 +18,7 @@
 
 #include "base/files.h"
 #include "base/folder.h"
-#include "run/bounded_lines.h"
+#include "run/rows/bounded_lines.h"
 
 namespace penstock::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "run/csv_monitor.h"
+#include "run/rows/csv_monitor.h"
 
 #include <gmock/gmock.h>
 

@@ -1,4 +1,4 @@
-#include "run/numerics_files.h"
+#include "run/rows/numerics_files.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -13,7 +13,7 @@
 #include "base/notify.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
-#include "run/line_file.h"
+#include "run/rows/line_file.h"
 
 namespace penstock::train {
 
@@ -65,8 +65,8 @@ class MetricsWriter {
   static Result<MetricsWriter> Resume(const Folder& folder, const std::string& name, uint64_t step,
                                       const std::string& row, const Notify& notify);
   /// Returns where the rows up to `step`, which is committed, end; 0 if the file is missing. What
-  /// lies behind is not read. Errors: of RowsUpTo (run/metrics_rows.h); then Resume cannot continue
-  /// the file.
+  /// lies behind is not read. Errors: of RowsUpTo (run/rows/metrics_rows.h); then Resume cannot
+  /// continue the file.
   static Result<FileOffset> EndOf(const Folder& folder, const std::string& name, uint64_t step);
   Status Append(const StepRow& row);
   Status Sync() const { return file_.Sync(); }

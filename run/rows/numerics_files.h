@@ -14,7 +14,7 @@
 #include "base/result.h"
 #include "numerics/headroom_log.h"
 #include "numerics/report.h"
-#include "run/line_file.h"
+#include "run/rows/line_file.h"
 
 namespace penstock::train {
 

@@ -16,8 +16,8 @@
 #include "base/notify.h"
 #include "base/result.h"
 #include "config/config.h"
-#include "run/line_file.h"
-#include "run/metrics_file.h"
+#include "run/rows/line_file.h"
+#include "run/rows/metrics_file.h"
 
 namespace penstock::train {
 

@@ -1,4 +1,4 @@
-#include "run/bounded_lines.h"
+#include "run/rows/bounded_lines.h"
 
 #include <utility>
 

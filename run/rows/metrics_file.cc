@@ -1,4 +1,4 @@
-#include "run/metrics_file.h"
+#include "run/rows/metrics_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include <istream>
 #include <nlohmann/json.hpp>
 
-#include "run/metrics_rows.h"
+#include "run/rows/metrics_rows.h"
 
 namespace penstock::train {
 namespace {

@@ -1,9 +1,9 @@
-#include "run/metrics_rows.h"
+#include "run/rows/metrics_rows.h"
 
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "run/bounded_lines.h"
+#include "run/rows/bounded_lines.h"
 
 namespace penstock::train {
 namespace {

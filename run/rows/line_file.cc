@@ -1,4 +1,4 @@
-#include "run/line_file.h"
+#include "run/rows/line_file.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
