@@ -6,8 +6,8 @@
 // the committed step's row, in a torn line or without one. It has a gap there, after which it
 // continues with the row of that step. That row names the one before it ("previous_row"), so that
 // the gap is recognised later. So does the first row after steps that the run passed over
-// (run/skipped_steps.h). Anything else before the committed step's row is damage, and nothing
-// of the file is removed.
+// (run/identity/skipped_steps.h). Anything else before the committed step's row is damage, and
+// nothing of the file is removed.
 #pragma once
 
 #include <cstdint>

@@ -19,9 +19,10 @@ namespace penstock::train {
 /// A key as a user knows it, and its value.
 using NamedValues = std::vector<std::pair<std::string, std::string>>;
 
-/// Returns the last step, everything in the identity of the run (run/run_identity.h) but the
-/// arithmetic, and everything in the configuration but what each rank may choose for itself: paths,
-/// budgets, threads of the optimizer and how it does I/O. The order is the same on all ranks.
+/// Returns the last step, everything in the identity of the run (run/identity/run_identity.h) but
+/// the arithmetic, and everything in the configuration but what each rank may choose for itself:
+/// paths, budgets, threads of the optimizer and how it does I/O. The order is the same on all
+/// ranks.
 NamedValues ValuesToBeAlike(const std::string& identity, const config::Config& config,
                             uint64_t last_step);
 

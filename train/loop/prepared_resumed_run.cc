@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "run/doubted_commit.h"
+#include "run/identity/run_changes.h"
 #include "run/resume.h"
-#include "run/run_changes.h"
 #include "run/scratch_folder.h"
 #include "run/snapshot.h"
 #include "train/loop/own_files.h"

@@ -37,7 +37,7 @@ struct PreparedRun {
   Machine machine;
   std::optional<MetricsWriter> rows;    ///< of rank 0
   std::optional<CsvMonitor> monitor;    ///< of rank 0, if there is one
-  std::string identity;                 ///< what every commit keeps (run/run_identity.h)
+  std::string identity;                 ///< what every commit keeps (run/identity/run_identity.h)
   uint64_t consumed_samples = 0;        ///< by the steps before
   bool keeps_consumed_samples = false;  ///< in each commit
   std::vector<std::string> changed;     ///< keys that are others from its first step on

@@ -15,7 +15,7 @@
 #include "numerics/thresholds.h"
 #include "offload/whole_commit.h"
 #include "run/committed_run.h"
-#include "run/replay_plan.h"
+#include "run/identity/replay_plan.h"
 #include "run/run_folder.h"
 #include "run/run_lock.h"
 #include "run/scratch_folder.h"

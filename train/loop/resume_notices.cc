@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "run/run_identity.h"
+#include "run/identity/run_identity.h"
 #include "train/process/log.h"
 
 namespace penstock::train {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "run/identity/run_changes.h"
 #include "run/resume.h"
-#include "run/run_changes.h"
 #include "train/loop/trainer_job.h"
 
 namespace penstock::train {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "run/run_identity.h"
+#include "run/identity/run_identity.h"
 #include "train/plan/batch_rampup.h"
 
 namespace penstock::train {

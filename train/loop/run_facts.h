@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/result.h"
+#include "run/identity/run_changes.h"
 #include "run/resume.h"
-#include "run/run_changes.h"
 #include "run/run_folder.h"
 #include "train/loop/trainer.h"
 #include "train/loop/trainer_job.h"

@@ -19,8 +19,8 @@
 
 #include "base/result.h"
 #include "config/config.h"
+#include "run/identity/skipped_steps.h"
 #include "run/observers/step_observer.h"
-#include "run/skipped_steps.h"
 #include "train/loop/loop_commits.h"
 #include "train/loop/metrics.h"
 #include "train/loop/metrics_summary.h"

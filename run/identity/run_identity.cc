@@ -1,4 +1,4 @@
-#include "run/run_identity.h"
+#include "run/identity/run_identity.h"
 
 #include <fmt/format.h>
 

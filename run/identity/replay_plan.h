@@ -11,8 +11,8 @@
 
 #include "base/dtype.h"
 #include "base/result.h"
-#include "run/run_changes.h"
-#include "run/skipped_steps.h"
+#include "run/identity/run_changes.h"
+#include "run/identity/skipped_steps.h"
 
 namespace penstock::train {
 
@@ -29,8 +29,8 @@ std::vector<ReplaySegment> ReplaySegments(const std::vector<RunChange>& changes,
 /// Returns the first step after `step` that a run computes.
 uint64_t StepAfter(uint64_t step, const std::vector<StepRange>& skips);
 
-/// Whether a key of an identity (run/run_identity.h) is the dtype's: bf16, fp16, and in what
-/// gradients are rounded.
+/// Whether a key of an identity (run/identity/run_identity.h) is the dtype's: bf16, fp16, and in
+/// what gradients are rounded.
 bool IsOfDtype(std::string_view key);
 
 /// Returns the dtype of an identity.

@@ -1,4 +1,4 @@
-#include "run/replay_plan.h"
+#include "run/identity/replay_plan.h"
 
 #include <gtest/gtest.h>
 

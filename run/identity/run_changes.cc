@@ -1,4 +1,4 @@
-#include "run/run_changes.h"
+#include "run/identity/run_changes.h"
 
 #include <fmt/ranges.h>
 
@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/strict_json.h"
-#include "run/run_identity.h"
+#include "run/identity/run_identity.h"
 
 namespace penstock::train {
 namespace {

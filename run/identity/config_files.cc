@@ -1,4 +1,4 @@
-#include "run/config_files.h"
+#include "run/identity/config_files.h"
 
 #include <utility>
 

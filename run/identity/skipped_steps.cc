@@ -1,4 +1,4 @@
-#include "run/skipped_steps.h"
+#include "run/identity/skipped_steps.h"
 
 #include <algorithm>
 #include <string_view>

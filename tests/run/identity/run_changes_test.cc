@@ -1,4 +1,4 @@
-#include "run/run_changes.h"
+#include "run/identity/run_changes.h"
 
 #include <gmock/gmock.h>
 
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "run/run_identity.h"
+#include "run/identity/run_identity.h"
 
 namespace penstock::train {
 namespace {

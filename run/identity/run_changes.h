@@ -1,6 +1,6 @@
 // Changes of a run's numbers: `penstock train … --resume --change KEY=VALUE`.
 //
-// A run that goes on has the identity of its commit (run/run_identity.h), but for the keys
+// A run that goes on has the identity of its commit (run/identity/run_identity.h), but for the keys
 // that the user asks to change. Each change is kept in run.json with the step after which it holds.
 // A commit says for itself what it was computed with, so a change holds for good once a later step
 // is committed; until then a resume without it forgets it.
