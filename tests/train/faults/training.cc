@@ -26,8 +26,8 @@
 #include "run/run_folder.h"
 #include "tests/aio/wrapped_engine.h"
 #include "tests/train/faults/bad_units.h"
-#include "train/loop/trainer.h"
 #include "train/process/log.h"
+#include "train/trainer/trainer.h"
 #include "zero/engine/engine.h"
 #include "zero/states/committed_state.h"
 
