@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-#include "zero/forwarding_engine.h"
+#include "zero/engine/forwarding_engine.h"
 
 namespace penstock::bench {
 

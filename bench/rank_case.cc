@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "zero/partitioner.h"
+#include "zero/plan/partitioner.h"
 
 namespace penstock::bench {
 namespace {

@@ -13,8 +13,8 @@
 #include "offload/schedule.h"
 #include "sim/drive.h"
 #include "sim/link.h"
-#include "zero/memory_plan.h"
-#include "zero/schedule_builder.h"
+#include "zero/engine/memory_plan.h"
+#include "zero/plan/schedule_builder.h"
 
 namespace penstock::bench {
 

@@ -13,7 +13,7 @@
 #include "comm/communicator.h"
 #include "device/device.h"
 #include "kernels/state/state_operators.h"
-#include "zero/session.h"
+#include "zero/session/session.h"
 
 namespace penstock::bench {
 namespace {

@@ -35,9 +35,9 @@
 #include "offload/state_names.h"
 #include "offload/tile_store.h"
 #include "offload/whole_state.h"
-#include "zero/committed_state.h"
-#include "zero/tile_fill.h"
-#include "zero/tile_writer.h"
+#include "zero/states/committed_state.h"
+#include "zero/states/tile_fill.h"
+#include "zero/states/tile_writer.h"
 
 namespace penstock::zero {
 namespace {

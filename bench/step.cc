@@ -37,8 +37,8 @@
 #include "bench/step_machine.h"
 #include "bench/step_prediction.h"
 #include "train/models/gpt2.h"
-#include "zero/memory_plan.h"
-#include "zero/partitioner.h"
+#include "zero/engine/memory_plan.h"
+#include "zero/plan/partitioner.h"
 
 namespace penstock::bench {
 namespace {

@@ -19,7 +19,7 @@
 #include "kernels/model/model_operators.h"
 #include "kernels/state/state_operators.h"
 #include "train/models/gpt2.h"
-#include "zero/session.h"
+#include "zero/session/session.h"
 
 namespace penstock::bench {
 

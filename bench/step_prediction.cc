@@ -4,9 +4,9 @@
 
 #include "sim/step.h"
 #include "train/models/gpt2.h"
-#include "zero/memory_plan.h"
-#include "zero/partitioner.h"
-#include "zero/step_decision.h"
+#include "zero/engine/memory_plan.h"
+#include "zero/plan/partitioner.h"
+#include "zero/plan/step_decision.h"
 
 namespace penstock::bench {
 namespace {

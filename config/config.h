@@ -102,7 +102,7 @@ enum class AttentionChoice {
   kCudnn,  ///< cuDNN; an error if it is missing
 };
 
-/// The loss scale of fp16 (zero/loss_scale.h).
+/// The loss scale of fp16 (zero/session/loss_scale.h).
 struct LossScaling {
   double loss_scale = 0;  ///< 0: dynamic, by what follows
   int64_t initial_scale_power = 16;
@@ -121,7 +121,7 @@ struct DriveSpeed {
 };
 
 /// penstock.verify_commits: whether a commit counts only when its tiles were read back. With kAuto
-/// zero/commit_verification.h decides.
+/// zero/plan/commit_verification.h decides.
 enum class VerifyCommits : uint8_t { kOff, kOn, kAuto };
 
 /// penstock.rampup_batch_size: how the global batch grows to train_batch_size, in rows. By
@@ -132,7 +132,7 @@ struct RampupConfig {
   uint64_t samples = 0;    ///< rows after which the batch is train_batch_size
 };
 
-/// csv_monitor: where the curves of the run go (run/csv_monitor.h).
+/// csv_monitor: where the curves of the run go (run/rows/csv_monitor.h).
 struct CsvMonitor {
   std::string output_path;
   std::string job_name = "DeepSpeedJobName";

@@ -4,7 +4,7 @@
 
 #include "config/to_json.h"
 #include "offload/state_format.h"
-#include "zero/memory_plan.h"
+#include "zero/engine/memory_plan.h"
 
 namespace penstock::front {
 namespace {

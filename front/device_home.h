@@ -21,7 +21,7 @@
 #include "front/plan.h"
 #include "front/unit_memory.h"
 #include "kernels/state/state_operators.h"
-#include "zero/resident_engine.h"
+#include "zero/engine/resident_engine.h"
 
 namespace penstock::front {
 

@@ -16,10 +16,10 @@
 #include "front/plan.h"
 #include "front/unit_memory.h"
 #include "offload/layout.h"
-#include "zero/forwarding_states.h"
-#include "zero/memory_plan.h"
-#include "zero/state_engine.h"
-#include "zero/state_port.h"
+#include "zero/engine/forwarding_states.h"
+#include "zero/engine/memory_plan.h"
+#include "zero/engine/state_engine.h"
+#include "zero/engine/state_port.h"
 
 namespace penstock::front {
 
@@ -31,7 +31,7 @@ class HostHome final : public zero::ForwardingStates<zero::StatePort> {
 
   zero::StateEngine& engine() const { return *engine_; }
 
-  // A step; see zero/state_port.h.
+  // A step; see zero/engine/state_port.h.
   Status BeginStep(double lr, uint64_t t) override;
   Status UpdateStep(double grad_scale) override { return EndUses(engine_->UpdateStep(grad_scale)); }
   Status SkipStep() override { return EndUses(engine_->SkipStep()); }

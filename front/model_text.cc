@@ -7,7 +7,7 @@
 #include "base/strict_json.h"
 #include "front/text_section.h"
 #include "offload/state_format.h"
-#include "zero/use_order.h"
+#include "zero/plan/use_order.h"
 
 namespace penstock::front {
 namespace {

@@ -9,9 +9,9 @@
 #include "front/gradient_inbox.h"
 #include "front/model_text.h"
 #include "front/parallel_copy.h"
-#include "zero/partitioner.h"
-#include "zero/schedule_builder.h"
-#include "zero/thread_plan.h"
+#include "zero/plan/partitioner.h"
+#include "zero/plan/schedule_builder.h"
+#include "zero/plan/thread_plan.h"
 
 namespace penstock::front {
 namespace {

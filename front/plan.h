@@ -12,9 +12,9 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "offload/layout.h"
-#include "zero/committed_state.h"
-#include "zero/engine_options.h"
-#include "zero/memory_plan.h"
+#include "zero/engine/engine_options.h"
+#include "zero/engine/memory_plan.h"
+#include "zero/states/committed_state.h"
 
 namespace penstock::front {
 

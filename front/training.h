@@ -30,11 +30,11 @@
 #include "front/unit_memory.h"
 #include "offload/layout.h"
 #include "offload/whole_state.h"
-#include "zero/committed_state.h"
-#include "zero/session.h"
-#include "zero/state_port.h"
-#include "zero/step.h"
-#include "zero/tile_fill.h"
+#include "zero/engine/state_port.h"
+#include "zero/session/session.h"
+#include "zero/session/step.h"
+#include "zero/states/committed_state.h"
+#include "zero/states/tile_fill.h"
 
 namespace penstock::front {
 

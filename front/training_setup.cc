@@ -12,7 +12,7 @@
 #include "front/training.h"
 #include "kernels/convert_elements.h"
 #include "offload/whole_commit.h"
-#include "zero/tile_fill.h"
+#include "zero/states/tile_fill.h"
 
 namespace penstock::front {
 namespace {

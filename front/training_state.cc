@@ -7,7 +7,7 @@
 #include "front/training.h"
 #include "offload/state_copy.h"
 #include "offload/whole_state.h"
-#include "zero/tile_planes.h"
+#include "zero/states/tile_planes.h"
 
 namespace penstock::front {
 namespace {

@@ -35,7 +35,7 @@ struct StateIdentity {
   StateIdentity(const Uuid& of_state, const ShardLayout& layout);
 };
 
-/// What the loss scale of fp16 has come to (zero/loss_scale.h).
+/// What the loss scale of fp16 has come to (zero/session/loss_scale.h).
 struct LossScaleState {
   double scale = 1;  ///< scale of the next step
   uint64_t steps_without_overflow = 0;

@@ -1,5 +1,5 @@
 // A whole step as a list: when each module is used, in which device slot, and whether it has to be
-// copied there. A plain value, computed by zero/schedule_builder.h and executed by
+// copied there. A plain value, computed by zero/plan/schedule_builder.h and executed by
 // offload/executor.h and offload/tile_store.h.
 //
 // Time is counted in uses: use u of step s (from 0) happens at s * uses.size() + u.

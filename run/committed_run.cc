@@ -6,7 +6,7 @@
 
 #include "base/strict_json.h"
 #include "offload/uuid.h"
-#include "run/run_identity.h"
+#include "run/identity/run_identity.h"
 
 namespace penstock::train {
 namespace {

@@ -14,7 +14,7 @@
 #include "base/result.h"
 #include "offload/whole_state.h"
 #include "run/run_folder.h"
-#include "zero/committed_state.h"
+#include "zero/states/committed_state.h"
 
 namespace penstock::train {
 
@@ -29,7 +29,7 @@ struct CommitTexts {
   std::optional<uint64_t> consumed_samples;
 };
 /// Reads it from the commit of a step; `path`: for messages. The result can be given to all
-/// functions of run/run_identity.h. Errors: kCorruption.
+/// functions of run/identity/run_identity.h. Errors: kCorruption.
 Result<CommitTexts> ReadCommitTexts(const std::string& json, uint64_t step,
                                     const std::string& path);
 

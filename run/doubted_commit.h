@@ -1,7 +1,8 @@
 // RUN/doubt.json: that no loss which the newest commit's weights gave was finite.
 //
-// A run that ends by itself takes such a commit back (zero/commit_life.h); one that is killed
-// cannot, so it says when the first of these losses is seen which commit is in doubt, and the next
+// A run that ends by itself takes such a commit back (zero/session/commit_life.h); one that is
+// killed cannot, so it says when the first of these losses is seen which commit is in doubt, and
+// the next
 // --resume goes back to the commit before it. Written and removed by rank 0 when that changes, so
 // that healthy steps write nothing. Threads: one at a time.
 #pragma once

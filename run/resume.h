@@ -19,11 +19,11 @@
 
 #include "base/notify.h"
 #include "base/result.h"
+#include "run/identity/run_identity.h"
 #include "run/run_folder.h"
-#include "run/run_identity.h"
-#include "zero/committed_share.h"
-#include "zero/committed_state.h"
-#include "zero/session.h"
+#include "zero/session/session.h"
+#include "zero/states/committed_share.h"
+#include "zero/states/committed_state.h"
 
 namespace penstock::train {
 
@@ -33,7 +33,7 @@ struct ResumePoint {
   /// The open state; nobody else can use its files.
   std::unique_ptr<zero::CommittedState> state;
   zero::TrainState train;  ///< of the commit
-  std::string identity;    ///< see run/run_identity.h
+  std::string identity;    ///< see run/identity/run_identity.h
   std::string row;         ///< of the committed step, as in metrics.jsonl; empty for step 0
   std::optional<uint64_t> consumed_samples;  ///< see run/committed_run.h
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "run/bounded_lines.h"
+#include "run/rows/bounded_lines.h"
 #include "run/run_folder.h"
 
 namespace penstock::train {

@@ -1,5 +1,5 @@
 // Reads RUN/metrics.jsonl row by row, for what looks at the numbers of steps. A line that is not a
-// row is passed over; what a run goes on from is checked by run/metrics_rows.h.
+// row is passed over; what a run goes on from is checked by run/rows/metrics_rows.h.
 //
 // Threads: any.
 #pragma once

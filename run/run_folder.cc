@@ -20,7 +20,7 @@
 #include "run/doubted_commit.h"
 #include "run/leftovers.h"
 #include "run/moved_run.h"
-#include "run/numerics_files.h"
+#include "run/rows/numerics_files.h"
 #include "run/snapshot.h"
 #include "run/snapshot_request.h"
 #include "run/state_owner.h"

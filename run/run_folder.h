@@ -18,7 +18,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
-#include "run/metrics_file.h"
+#include "run/rows/metrics_file.h"
 #include "run/run_info.h"
 #include "run/run_lock.h"
 

@@ -14,8 +14,8 @@
 #include "base/folder.h"
 #include "base/result.h"
 #include "base/units.h"
-#include "run/run_changes.h"
-#include "run/skipped_steps.h"
+#include "run/identity/run_changes.h"
+#include "run/identity/skipped_steps.h"
 #include "run/state_files.h"
 
 namespace penstock::train {

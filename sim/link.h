@@ -25,8 +25,9 @@ struct LinkSpeed {
 /// other.
 using LinkParts = std::vector<Bytes>;
 
-/// Return the operations that zero/weight_gather makes of a module's weights, and those that
-/// zero/gradient_exchange makes of its gradient each time that it is sent. None with one rank.
+/// Return the operations that zero/exchange/weight_gather makes of a module's weights, and those
+/// that zero/exchange/gradient_exchange makes of its gradient each time that it is sent. None with
+/// one rank.
 LinkParts GatherParts(const offload::ShardLayout& layout, offload::ModuleId module);
 LinkParts ExchangeParts(const offload::ShardLayout& layout, offload::ModuleId module, DType dtype);
 

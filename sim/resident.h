@@ -1,8 +1,8 @@
 // A step of training that fits: weights, gradients and states on the device, updated there.
 //
 // Such a step makes no decisions, so that no clock is needed: compute and link each do one piece of
-// work after the other, as zero/resident_engine enqueues them. Losses, norm and sums take no time,
-// as in sim/step.h.
+// work after the other, as zero/engine/resident_engine enqueues them. Losses, norm and sums take no
+// time, as in sim/step.h.
 //
 // Plain functions.
 #pragma once
@@ -13,8 +13,8 @@
 #include "offload/layout.h"
 #include "sim/clock.h"
 #include "sim/link.h"
-#include "zero/exchange_options.h"
 #include "zero/model.h"
+#include "zero/plan/exchange_options.h"
 
 namespace penstock::sim {
 

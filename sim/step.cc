@@ -13,7 +13,7 @@
 #include "offload/tile_spread.h"
 #include "sim/cores.h"
 #include "sim/stream.h"
-#include "zero/staging_ring.h"
+#include "zero/plan/staging_ring.h"
 
 namespace penstock::sim {
 namespace {

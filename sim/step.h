@@ -23,9 +23,9 @@
 #include "sim/clock.h"
 #include "sim/drive.h"
 #include "sim/link.h"
-#include "zero/exchange_options.h"
-#include "zero/gradient_batches.h"
-#include "zero/schedule_builder.h"
+#include "zero/plan/exchange_options.h"
+#include "zero/plan/gradient_batches.h"
+#include "zero/plan/schedule_builder.h"
 
 namespace penstock::sim {
 

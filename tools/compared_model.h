@@ -12,7 +12,7 @@
 
 #include "base/dtype.h"
 #include "base/result.h"
-#include "zero/committed_state.h"
+#include "zero/states/committed_state.h"
 
 namespace penstock::train {
 

@@ -21,7 +21,7 @@
 #include "run/snapshot.h"
 #include "train/process/status_line.h"
 #include "train/weights/committed_model.h"
-#include "zero/committed_state.h"
+#include "zero/states/committed_state.h"
 
 namespace penstock::train {
 namespace {

@@ -10,7 +10,7 @@
 #include "base/files.h"
 #include "base/strict_json.h"
 #include "numerics/headroom.h"
-#include "run/numerics_files.h"
+#include "run/rows/numerics_files.h"
 #include "run/run_folder.h"
 
 namespace penstock::train {

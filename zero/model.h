@@ -71,8 +71,8 @@ struct ModelSpec {
   std::vector<GroupSpec> groups = DecayGroupSpecs();
   std::vector<ModuleSpec> modules;
   /// Every use of a step, in order, each module at least once. Modules may be held together
-  /// (acquired before others are released). Empty: the initial order of zero/use_order.h, until a
-  /// step was recorded.
+  /// (acquired before others are released). Empty: the initial order of zero/plan/use_order.h,
+  /// until a step was recorded.
   std::vector<ModuleUse> step;
   /// The caller computes, and gives whole gradients, rounded to the dtype of the weights: none are
   /// added up by the engine, and it is told no losses.

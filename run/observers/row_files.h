@@ -4,9 +4,9 @@
 // cannot. Threads: as of a StepObserver.
 #pragma once
 
-#include "run/csv_monitor.h"
-#include "run/metrics_file.h"
 #include "run/observers/step_observer.h"
+#include "run/rows/csv_monitor.h"
+#include "run/rows/metrics_file.h"
 
 namespace penstock::train {
 

@@ -10,7 +10,7 @@
 #include "base/median.h"
 #include "numerics/thresholds.h"
 #include "run/row_reader.h"
-#include "zero/step_life.h"
+#include "zero/session/step_life.h"
 
 namespace penstock::train {
 namespace {

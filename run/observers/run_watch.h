@@ -18,9 +18,9 @@
 #include "base/result.h"
 #include "numerics/replayed_steps.h"
 #include "numerics/watch.h"
-#include "run/numerics_files.h"
 #include "run/observers/step_observer.h"
-#include "zero/tensor_figures.h"
+#include "run/rows/numerics_files.h"
+#include "zero/states/tensor_figures.h"
 
 namespace penstock::train {
 

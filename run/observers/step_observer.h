@@ -22,8 +22,8 @@
 
 #include "base/result.h"
 #include "numerics/step_numbers.h"
-#include "run/metrics_file.h"
-#include "zero/tensor_figures.h"
+#include "run/rows/metrics_file.h"
+#include "zero/states/tensor_figures.h"
 
 namespace penstock::train {
 

@@ -11,7 +11,7 @@
 
 #include "front/model_text.h"
 #include "tests/front/c_engine.h"
-#include "zero/partitioner.h"
+#include "zero/plan/partitioner.h"
 
 namespace penstock::front {
 namespace {

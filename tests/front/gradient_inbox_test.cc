@@ -8,7 +8,7 @@
 
 #include "front/model_text.h"
 #include "tests/front/c_training.h"
-#include "zero/partitioner.h"
+#include "zero/plan/partitioner.h"
 
 namespace penstock::front {
 namespace {

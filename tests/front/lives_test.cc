@@ -17,7 +17,7 @@
 #include "kernels/state/state_operators.h"
 #include "tests/front/c_training.h"
 #include "tests/zero/toy_model.h"
-#include "zero/session.h"
+#include "zero/session/session.h"
 
 namespace penstock::front {
 namespace {

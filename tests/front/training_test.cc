@@ -100,7 +100,7 @@ Status StepsWithCommits(Training& training) {
   return {};
 }
 
-/// The same commits as in the program (tests/zero/commit_verification_test.cc).
+/// The same commits as in the program (tests/zero/engine/commit_verification_test.cc).
 TEST(TrainingTest, ACommitWithABadWriteIsTakenBackAndTheOneBeforeContinues) {
   for (const Home& home : kHomes) {
     SCOPED_TRACE(home.name);

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "run/run_identity.h"
+#include "run/identity/run_identity.h"
 
 namespace penstock::train {
 namespace {

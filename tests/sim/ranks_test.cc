@@ -8,7 +8,7 @@
 #include "sim/link.h"
 #include "sim/step.h"
 #include "tests/sim/layers.h"
-#include "zero/partitioner.h"
+#include "zero/plan/partitioner.h"
 
 namespace penstock::sim {
 namespace {

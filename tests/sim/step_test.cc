@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tests/sim/layers.h"
-#include "zero/partitioner.h"
+#include "zero/plan/partitioner.h"
 
 namespace penstock::sim {
 namespace {

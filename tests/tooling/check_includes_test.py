@@ -1,5 +1,7 @@
 """scripts/check_includes passes a tree that follows the rules and fails on each planted mistake."""
 
+import importlib.machinery
+import importlib.util
 import pathlib
 import subprocess
 import sys
@@ -50,20 +52,58 @@ GOOD = {
     "tests/kernels/x_test.cc": '#include "kernels/threads.h"\n#include "kernels/model/cpu_matmul.h"\n',
     "bench/main.cc": '#include "kernels/model/cpu_matmul.h"\n#include "aio/aio.h"\n',
     "build/x/generated.cc": '#include "nowhere.h"\n',
+    "docs/architecture.md": """# Layers
+```mermaid
+flowchart TD
+  %% floor 6
+  train --> aio & kernels/model & train/loop
+  %% floor 5
+  train/loop --> run
+  %% floor 4
+  run --> zero
+  %% floor 3
+  zero --> kernels/state
+  %% floor 2
+  kernels/model --> kernels
+  kernels/state --> kernels
+  %% floor 1
+  aio --> base
+  comm --> base
+  kernels --> base
+  train/process --> base
+  %% floor 0
+  base
+```
+More text.
+""",
 }
+
+
+def the_script():
+    """scripts/check_includes as a module."""
+    loader = importlib.machinery.SourceFileLoader("check_includes", str(SCRIPT))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    loader.exec_module(module)
+    return module
 
 
 class CheckIncludes(unittest.TestCase):
     def run_on(self, changes):
         """Runs the script on GOOD with `changes`; returns its exit code and what it wrote to stderr."""
         with tempfile.TemporaryDirectory() as folder:
-            for name, text in {**GOOD, **changes}.items():
-                path = pathlib.Path(folder, name)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text, encoding="utf-8")
-            done = subprocess.run([sys.executable, str(SCRIPT), "--root", folder], check=False,
-                                  capture_output=True, text=True)
-            return done.returncode, done.stderr
+            self.write(folder, {**GOOD, **changes})
+            return self.run_in(folder)
+
+    def write(self, folder, files):
+        for name, text in files.items():
+            path = pathlib.Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+
+    def run_in(self, folder, *options):
+        done = subprocess.run([sys.executable, str(SCRIPT), "--root", folder, *options],
+                              check=False, capture_output=True, text=True)
+        return done.returncode, done.stderr
 
     def assert_fails(self, changes, *expected):
         code, errors = self.run_on(changes)
@@ -156,6 +196,61 @@ class CheckIncludes(unittest.TestCase):
     def test_headers_that_quickstart_took_as_data_are_no_sources(self):
         self.assertEqual(self.run_on({"quickstart-run/data/bits/x.h": '#include "nowhere.h"\n'}),
                          (0, ""))
+
+    def test_a_room_with_more_than_25_units_fails(self):
+        # A header with its source is one unit, and so is each of them alone.
+        full = {f"tools/u{number}.h": "" for number in range(24)}
+        full["tools/u0.cc"] = '#include "tools/u0.h"\n'
+        full["tools/alone.cc"] = "\n"
+        self.assert_fails({**full, "tools/more.cc": "\n"},
+                          "tools: units: it has 26, and a room has at most 25")
+        # With 25 units, all that is left to say is that a module came and was not drawn.
+        self.assert_fails(full, "docs/architecture.md:2: drawing:")
+        self.assert_fails({**full, "tools/cli/more.cc": "\n"}, "drawing:")  # a room of its own
+        self.assert_fails({**full, "tools/detail/more.cc": "\n"}, "tools: units:")
+
+    def test_folders_that_are_no_rooms_may_have_more_units(self):
+        more = {f"aio/u{number}.h": "" for number in range(40)}
+        self.assertEqual(self.run_on(more), (0, ""))
+
+    def test_the_arrows_have_no_circle(self):
+        script = the_script()
+        with tempfile.TemporaryDirectory() as folder:
+            self.write(folder, GOOD)
+            script.ARROWS = {**script.ARROWS, "base": ["aio"]}
+            errors, _ = script.check(pathlib.Path(folder))
+        self.assertIn("scripts/check_includes: circle: aio reaches itself", errors)
+
+    def test_a_drawing_that_the_includes_do_not_make_fails_and_is_made(self):
+        changes = {"kernels/dtype.h": '#include "device/device.h"\n',
+                   "device/CMakeLists.txt": "penstock_library(device HEADERS device.h)",
+                   "device/device.h": '#include "base/a.h"\n'}
+        self.assert_fails(changes, "docs/architecture.md:2: drawing: it is not what the includes say",
+                          "scripts/check_includes --draw")
+        with tempfile.TemporaryDirectory() as folder:
+            self.write(folder, {**GOOD, **changes})
+            self.assertEqual(self.run_in(folder, "--draw"), (0, ""))
+            drawn = pathlib.Path(folder, "docs/architecture.md").read_text(encoding="utf-8")
+            self.assertEqual(self.run_in(folder), (0, ""))
+        self.assertIn("  kernels --> device\n", drawn)
+        self.assertIn("  %% floor 7\n  train --> aio & kernels/model & train/loop\n", drawn)
+        self.assertTrue(drawn.startswith("# Layers\n```mermaid\n"), drawn)
+        self.assertTrue(drawn.endswith("```\nMore text.\n"), drawn)
+
+    def test_an_arrow_that_others_imply_is_not_drawn(self):
+        self.assertEqual(self.run_on({"zero/engine.h": '#include "kernels/state/adam.h"\n'
+                                                       '#include "kernels/dtype.h"\n'}), (0, ""))
+
+    def test_a_document_without_a_drawing_fails(self):
+        self.assert_fails({"docs/architecture.md": "# Layers\n"},
+                          "docs/architecture.md: drawing: there is none")
+
+    def test_no_drawing_is_made_of_includes_that_are_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.write(folder, {**GOOD, "base/a.h": '#include "aio/aio.h"\n'})
+            self.assertEqual(self.run_in(folder, "--draw")[0], 1)
+            drawn = pathlib.Path(folder, "docs/architecture.md").read_text(encoding="utf-8")
+        self.assertEqual(drawn, GOOD["docs/architecture.md"])
 
     def test_an_empty_tree_fails(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -10,11 +10,11 @@
 #include "offload/state_reader.h"
 #include "offload/tile_store.h"
 #include "tests/offload/await_update.h"
-#include "tests/zero/committed_blocks.h"
+#include "tests/zero/states/committed_blocks.h"
 #include "tests/zero/toy_model.h"
-#include "zero/partitioner.h"
-#include "zero/schedule_builder.h"
-#include "zero/tile_planes.h"
+#include "zero/plan/partitioner.h"
+#include "zero/plan/schedule_builder.h"
+#include "zero/states/tile_planes.h"
 #include "zero/update_scalars.h"
 
 namespace penstock::zero {

@@ -14,9 +14,9 @@
 #include "device/device.h"
 #include "kernels/dtype.h"
 #include "kernels/state/state_operators.h"
-#include "zero/committed_state.h"
 #include "zero/model.h"
-#include "zero/session.h"
+#include "zero/session/session.h"
+#include "zero/states/committed_state.h"
 
 namespace penstock::zero {
 

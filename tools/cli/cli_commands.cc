@@ -18,7 +18,7 @@
 #include "train/process/watched_read.h"
 #include "train/weights/committed_model.h"
 #include "train/weights/export.h"
-#include "zero/committed_state.h"
+#include "zero/states/committed_state.h"
 
 namespace penstock::train {
 namespace {

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "base/units.h"
-#include "run/run_changes.h"
+#include "run/identity/run_changes.h"
 #include "tools/cli/cli_auto.h"
 #include "tools/cli/cli_checks.h"
 #include "tools/cli/command_line.h"

@@ -10,8 +10,8 @@
 #include "base/result.h"
 #include "tools/cli/tool_commands.h"
 #include "train/launch/launch.h"
-#include "train/loop/replay.h"
-#include "train/loop/trainer.h"
+#include "train/trainer/replay.h"
+#include "train/trainer/trainer.h"
 
 namespace penstock::train {
 

@@ -15,7 +15,7 @@
 #include "base/files.h"
 #include "base/folder.h"
 #include "base/units.h"
-#include "run/numerics_files.h"
+#include "run/rows/numerics_files.h"
 #include "run/run_folder.h"
 #include "train/doctor/gpu_checks.h"
 

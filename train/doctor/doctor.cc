@@ -7,7 +7,7 @@
 #include "aio/aio.h"
 #include "base/files.h"
 #include "config/config.h"
-#include "run/config_files.h"
+#include "run/identity/config_files.h"
 #include "train/doctor/bug_report.h"
 #include "train/doctor/config_checks.h"
 #include "train/doctor/drive_checks.h"

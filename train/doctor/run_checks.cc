@@ -12,8 +12,8 @@
 #include "base/folder.h"
 #include "base/strict_json.h"
 #include "base/units.h"
-#include "run/numerics_files.h"
 #include "run/row_reader.h"
+#include "run/rows/numerics_files.h"
 #include "run/run_folder.h"
 
 namespace penstock::train {

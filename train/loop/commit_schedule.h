@@ -11,7 +11,7 @@
 #include <cstdint>
 
 #include "config/config.h"
-#include "run/metrics_file.h"
+#include "run/rows/metrics_file.h"
 
 namespace penstock::train {
 

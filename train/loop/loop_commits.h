@@ -14,7 +14,7 @@
 #include "run/observers/step_observer.h"
 #include "train/loop/commit_schedule.h"
 #include "train/loop/rank_notes.h"
-#include "zero/session.h"
+#include "zero/session/session.h"
 
 namespace penstock::train {
 

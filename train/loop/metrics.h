@@ -9,9 +9,9 @@
 
 #include "base/activity.h"
 #include "base/units.h"
-#include "run/metrics_file.h"
+#include "run/rows/metrics_file.h"
 #include "train/plan/model_cost.h"
-#include "zero/engine.h"
+#include "zero/engine/engine.h"
 
 namespace penstock::train {
 

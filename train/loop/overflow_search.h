@@ -17,7 +17,7 @@
 #include "numerics/step_numbers.h"
 #include "train/models/checked_operators.h"
 #include "train/models/model.h"
-#include "zero/session.h"
+#include "zero/session/session.h"
 #include "zero/step_note.h"
 
 namespace penstock::train {

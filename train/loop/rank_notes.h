@@ -15,7 +15,7 @@
 #include "device/device.h"
 #include "run/observers/snapshot_service.h"
 #include "train/loop/metrics.h"
-#include "zero/session.h"
+#include "zero/session/session.h"
 #include "zero/step_note.h"
 
 namespace penstock::train {

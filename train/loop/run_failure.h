@@ -10,8 +10,8 @@
 #include "base/result.h"
 #include "config/config.h"
 #include "numerics/advice.h"
-#include "run/metrics_file.h"
-#include "zero/session.h"
+#include "run/rows/metrics_file.h"
+#include "zero/session/session.h"
 
 namespace penstock::train {
 

@@ -19,15 +19,15 @@
 
 #include "base/result.h"
 #include "config/config.h"
+#include "run/identity/skipped_steps.h"
 #include "run/observers/step_observer.h"
-#include "run/skipped_steps.h"
 #include "train/loop/loop_commits.h"
 #include "train/loop/metrics.h"
 #include "train/loop/metrics_summary.h"
 #include "train/loop/rank_notes.h"
 #include "train/loop/step_batch.h"
 #include "train/models/model.h"
-#include "zero/session.h"
+#include "zero/session/session.h"
 
 namespace penstock::train {
 

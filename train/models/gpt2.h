@@ -16,7 +16,7 @@
 #include "train/models/gpt2_config.h"
 #include "train/models/model.h"
 #include "zero/model.h"
-#include "zero/tile_fill.h"
+#include "zero/states/tile_fill.h"
 
 namespace penstock::train {
 

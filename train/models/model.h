@@ -19,7 +19,7 @@
 #include "kernels/dtype.h"
 #include "kernels/model/model_operators.h"
 #include "train/models/compute_place.h"
-#include "zero/session.h"
+#include "zero/session/session.h"
 
 namespace penstock::train {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "train/models/checked_operators.h"
-#include "zero/engine.h"
-#include "zero/partitioner.h"
+#include "zero/engine/engine.h"
+#include "zero/plan/partitioner.h"
 
 namespace penstock::train {
 namespace {

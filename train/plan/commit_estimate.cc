@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "offload/tile_spread.h"
-#include "zero/step_decision.h"
+#include "zero/plan/step_decision.h"
 
 namespace penstock::train {
 namespace {

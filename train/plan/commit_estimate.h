@@ -10,8 +10,8 @@
 #include "train/plan/budget.h"
 #include "train/plan/machine_speed.h"
 #include "train/plan/step_estimate.h"
-#include "zero/commit_verification.h"
-#include "zero/memory_plan.h"
+#include "zero/engine/memory_plan.h"
+#include "zero/plan/commit_verification.h"
 
 namespace penstock::train {
 

@@ -11,8 +11,8 @@
 #include "kernels/state/optimizer_tile.h"
 #include "offload/layout.h"
 #include "train/plan/work_time.h"
-#include "zero/partitioner.h"
-#include "zero/tile_planes.h"
+#include "zero/plan/partitioner.h"
+#include "zero/states/tile_planes.h"
 #include "zero/update_scalars.h"
 
 namespace penstock::train {

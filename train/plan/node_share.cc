@@ -14,7 +14,7 @@
 #include "config/config.h"
 #include "device/device.h"
 #include "train/process/log.h"
-#include "zero/thread_plan.h"
+#include "zero/plan/thread_plan.h"
 
 namespace penstock::train {
 namespace {

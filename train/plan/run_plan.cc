@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "offload/state_format.h"
-#include "zero/partitioner.h"
+#include "zero/plan/partitioner.h"
 
 namespace penstock::train {
 namespace {

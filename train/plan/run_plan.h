@@ -16,7 +16,7 @@
 #include "train/plan/machine_speed.h"
 #include "train/plan/model_cost.h"
 #include "train/plan/step_estimate.h"
-#include "zero/memory_plan.h"
+#include "zero/engine/memory_plan.h"
 
 namespace penstock::train {
 

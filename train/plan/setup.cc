@@ -5,8 +5,8 @@
 
 #include "base/cpu_quota.h"
 #include "base/topology.h"
-#include "run/config_files.h"
-#include "zero/thread_plan.h"
+#include "run/identity/config_files.h"
+#include "zero/plan/thread_plan.h"
 
 namespace penstock::train {
 

@@ -43,7 +43,7 @@ Result<std::optional<Bytes>> FindGpu(DeviceChoice choice);
 BatchShape ShapeOf(const config::Config& config, uint64_t sequence, uint32_t ranks);
 
 /// Fills in thread counts that the config leaves to the program, for this machine
-/// (zero/thread_plan.h) and what a rank has of it.
+/// (zero/plan/thread_plan.h) and what a rank has of it.
 void ChooseThreads(device::Kind kind, const NodeShare& share, config::Config* config);
 
 }  // namespace penstock::train

@@ -8,9 +8,9 @@
 #include "sim/step.h"
 #include "train/plan/compute_cost.h"
 #include "train/plan/step_floors.h"
-#include "zero/partitioner.h"
-#include "zero/schedule_builder.h"
-#include "zero/step_decision.h"
+#include "zero/plan/partitioner.h"
+#include "zero/plan/schedule_builder.h"
+#include "zero/plan/step_decision.h"
 
 namespace penstock::train {
 namespace {
@@ -19,7 +19,7 @@ constexpr uint64_t kWarmUp = 3;
 constexpr uint64_t kFewestSteps = 8;
 constexpr uint64_t kMaxSteps = 64;
 constexpr uint64_t kMaxSimulatedTiles = 4096;
-/// For each drive: see zero/memory_plan.cc.
+/// For each drive: see zero/engine/memory_plan.cc.
 constexpr uint64_t kBusyBlocks = 6;
 
 zero::ExchangeOptions ExchangeOf(const PlannedTraining& training, const zero::MemoryPlan& memory) {

@@ -11,7 +11,7 @@
 #include "offload/layout.h"
 #include "train/plan/budget.h"
 #include "train/plan/machine_speed.h"
-#include "zero/memory_plan.h"
+#include "zero/engine/memory_plan.h"
 
 namespace penstock::train {
 

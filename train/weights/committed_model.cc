@@ -7,7 +7,7 @@
 
 #include "offload/uuid.h"
 #include "run/committed_run.h"
-#include "run/run_identity.h"
+#include "run/identity/run_identity.h"
 #include "train/process/log.h"
 
 namespace penstock::train {

@@ -1,7 +1,7 @@
 // Whether the run.json of a run of `penstock train` agrees with what was committed.
 //
-// A commit knows its training (run/run_identity.h), so model, data order, seed and sequence
-// length in run.json must be those of the commit, and the state must be the run's.
+// A commit knows its training (run/identity/run_identity.h), so model, data order, seed and
+// sequence length in run.json must be those of the commit, and the state must be the run's.
 //
 // Threads: one at a time.
 #pragma once
@@ -12,7 +12,7 @@
 #include "offload/whole_state.h"
 #include "run/run_folder.h"
 #include "train/models/registry.h"
-#include "zero/committed_state.h"
+#include "zero/states/committed_state.h"
 
 namespace penstock::train {
 

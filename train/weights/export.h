@@ -14,8 +14,8 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "train/models/family.h"
-#include "zero/committed_state.h"
-#include "zero/value_check.h"
+#include "zero/states/committed_state.h"
+#include "zero/states/value_check.h"
 
 namespace penstock::train {
 

@@ -11,7 +11,7 @@
 #include "train/models/family.h"
 #include "train/weights/safetensors_set.h"
 #include "zero/model.h"
-#include "zero/tile_fill.h"
+#include "zero/states/tile_fill.h"
 
 namespace penstock::train {
 

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "run/numerics_files.h"
+#include "run/rows/numerics_files.h"
 #include "tests/numerics/support.h"
 #include "tests/run/observers/support.h"
 #include "tests/temp_folder.h"

@@ -26,10 +26,10 @@
 #include "run/run_folder.h"
 #include "tests/aio/wrapped_engine.h"
 #include "tests/train/faults/bad_units.h"
-#include "train/loop/trainer.h"
 #include "train/process/log.h"
-#include "zero/committed_state.h"
-#include "zero/engine.h"
+#include "train/trainer/trainer.h"
+#include "zero/engine/engine.h"
+#include "zero/states/committed_state.h"
 
 namespace penstock::train {
 namespace {

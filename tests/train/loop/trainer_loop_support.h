@@ -16,9 +16,9 @@
 #include "run/observers/observer_list.h"
 #include "run/observers/row_files.h"
 #include "tests/temp_folder.h"
-#include "train/loop/trainer_job.h"
 #include "train/loop/trainer_loop.h"
-#include "zero/forwarding_engine.h"
+#include "train/trainer/trainer_job.h"
+#include "zero/engine/forwarding_engine.h"
 
 namespace penstock::train {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "kernels/dtype.h"
-#include "zero/partitioner.h"
+#include "zero/plan/partitioner.h"
 
 namespace penstock::train {
 namespace {

@@ -1,6 +1,6 @@
 // An engine for tests of a model: everything lies on one device, and what breaks the contract of
-// zero/engine.h is a test failure. Weights are NaN outside of acquire … release, and gradient sums
-// after their reduction, so that a use out of time shows in the numbers.
+// zero/engine/engine.h is a test failure. Weights are NaN outside of acquire … release, and
+// gradient sums after their reduction, so that a use out of time shows in the numbers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "device/device.h"
-#include "zero/forwarding_engine.h"
+#include "zero/engine/forwarding_engine.h"
 #include "zero/model.h"
 
 namespace penstock::train {

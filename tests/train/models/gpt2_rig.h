@@ -10,7 +10,7 @@
 #include "tests/train/models/gpt2_fake_engine.h"
 #include "train/models/checked_operators.h"
 #include "train/models/gpt2.h"
-#include "zero/session.h"
+#include "zero/session/session.h"
 
 namespace penstock::train {
 

@@ -14,8 +14,8 @@
 #include "run/snapshot.h"
 #include "tests/temp_folder.h"
 #include "tests/train/models/bigram.h"
-#include "train/loop/trainer.h"
 #include "train/models/gpt2_family.h"
+#include "train/trainer/trainer.h"
 #include "train/weights/export.h"
 #include "train/weights/safetensors.h"
 

@@ -16,7 +16,7 @@
 #include "train/weights/safetensors.h"
 #include "train/weights/safetensors_writer.h"
 #include "train/weights/weights.h"
-#include "zero/source_tiles.h"
+#include "zero/states/source_tiles.h"
 
 namespace penstock::train {
 namespace {

@@ -1,0 +1,105 @@
+#include "run/rows/metrics_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <ext/stdio_filebuf.h>
+#include <istream>
+#include <nlohmann/json.hpp>
+
+#include "run/rows/metrics_rows.h"
+
+namespace penstock::train {
+namespace {
+
+constexpr mode_t kMode = 0644;
+
+Result<KeptRows> OpenRows(const Folder& folder, const std::string& name, uint64_t step) {
+  PENSTOCK_ASSIGN(UniqueFd fd, folder.OpenFile(name, O_RDONLY));
+  __gnu_cxx::stdio_filebuf<char> buffer(fd.Release(), std::ios::in | std::ios::binary);
+  std::istream file(&buffer);
+  return RowsUpTo(file, folder.PathOf(name), step);
+}
+
+}  // namespace
+
+std::string ToJson(const StepRow& row) {
+  nlohmann::ordered_json json = {
+      {"step", row.step},
+      {"loss", row.loss},
+      {"grad_norm", row.grad_norm},
+      {"lr", row.lr},
+      {"loss_scale", row.loss_scale},
+      {"skipped", row.skipped},
+      {"tokens", row.tokens},
+      {"step_s", row.step_s},
+      {"tokens_per_s", row.tokens_per_s},
+      {"tflops", row.tflops},
+      {"compute_s", row.compute_s},
+      {"io_wait_s", row.io_wait_s},
+      {"optimizer_s", row.optimizer_s},
+      {"device_peak_bytes", row.device_peak_bytes},
+      {"host_peak_bytes", row.host_peak_bytes},
+      {"nvme_read_bytes", row.nvme_read_bytes},
+      {"nvme_write_bytes", row.nvme_write_bytes},
+      {"hardware_tflops", row.hardware_tflops},
+  };
+  if (row.forward_s) json["forward_s"] = *row.forward_s;
+  if (row.backward_s) json["backward_s"] = *row.backward_s;
+  if (row.world_size > 1) {
+    json["comm_wait_s"] = row.comm_wait_s;
+    json["world_size"] = row.world_size;
+  }
+  if (!row.changed.empty()) json["changed"] = row.changed;
+  if (row.previous_row) json[kPreviousRow] = *row.previous_row;
+  return json.dump();
+}
+
+Result<MetricsWriter> MetricsWriter::Create(const Folder& folder, const std::string& name) {
+  PENSTOCK_ASSIGN(UniqueFd fd,
+                  folder.OpenFile(name, O_WRONLY | O_CREAT | O_EXCL | O_APPEND, kMode));
+  PENSTOCK_TRY(folder.Sync());
+  return MetricsWriter(folder.PathOf(name), std::move(fd));
+}
+
+Result<MetricsWriter> MetricsWriter::Resume(const Folder& folder, const std::string& name,
+                                            uint64_t step, const std::string& row,
+                                            const Notify& notify) {
+  const std::string path = folder.PathOf(name);
+  PENSTOCK_ASSIGN(UniqueFd fd, folder.OpenFile(name, O_WRONLY | O_CREAT | O_APPEND, kMode));
+  PENSTOCK_ASSIGN(const KeptRows kept, OpenRows(folder, name, step));
+  const uint64_t before = kept.last_step < step ? RowBefore(row, step) : kept.last_step;
+  if (kept.last_step == 0 && before > 0) {
+    notify(fmt::format("{} has no rows of steps 1 to {}: it begins anew with that of step {}", path,
+                       before, step));
+  }
+  const bool gap = kept.last_step > 0 && kept.last_step < before;
+  if (gap) {
+    notify(
+        fmt::format("{} ends before the rows of steps {} to {}: they are missing, and it "
+                    "goes on with that of step {}",
+                    path, kept.last_step + 1, before, step));
+  }
+  if (::ftruncate(fd.get(), static_cast<off_t>(kept.end.value)) != 0) {
+    return ErrnoError(errno, "cutting " + path);
+  }
+  MetricsWriter writer(path, std::move(fd));
+  if (kept.last_step < step)
+    PENSTOCK_TRY(writer.file_.Append(gap ? AfterGap(row, kept.last_step) : row));
+  PENSTOCK_TRY(writer.Sync());
+  PENSTOCK_TRY(folder.Sync());
+  return writer;
+}
+
+Result<FileOffset> MetricsWriter::EndOf(const Folder& folder, const std::string& name,
+                                        uint64_t step) {
+  const Result<KeptRows> kept = OpenRows(folder, name, step);
+  if (!kept.ok() && kept.error().code == ErrorCode::kNotFound) return FileOffset();
+  PENSTOCK_TRY(kept.status());
+  return kept->end;
+}
+
+Status MetricsWriter::Append(const StepRow& row) { return file_.Append(ToJson(row)); }
+
+}  // namespace penstock::train

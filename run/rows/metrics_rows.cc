@@ -1,0 +1,79 @@
+#include "run/rows/metrics_rows.h"
+
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "run/rows/bounded_lines.h"
+
+namespace penstock::train {
+namespace {
+
+struct Row {
+  uint64_t step = 0;
+  uint64_t previous = 0;  ///< the step of the row before it, which a gap may have left far behind
+};
+
+bool HasNumber(const nlohmann::json& json, const char* key) {
+  return json.contains(key) && json[key].is_number_unsigned();
+}
+
+/// Returns nothing if the line is not a row.
+std::optional<Row> ReadRow(const std::string& line) {
+  const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !HasNumber(json, "step") || json["step"] == 0) return {};
+  const auto step = json["step"].get<uint64_t>();
+  if (!HasNumber(json, kPreviousRow)) return Row{.step = step, .previous = step - 1};
+  return Row{.step = step, .previous = json[kPreviousRow].get<uint64_t>()};
+}
+
+Error Damaged(const std::string& path, uint64_t line, FileOffset begin, const std::string& what) {
+  return MakeError(ErrorCode::kCorruption,
+                   "{}, line {} (from byte {} on): {}; the file is left as it is: mend it, or move "
+                   "it away, and --resume begins a new one with the row of the committed step",
+                   path, line, begin.value, what);
+}
+
+}  // namespace
+
+Result<KeptRows> RowsUpTo(std::istream& file, const std::string& path, uint64_t step) {
+  KeptRows kept;
+  BoundedLines lines(file, path);
+  using Line = BoundedLines::Line;
+  for (Line line = lines.Next(); line != Line::kEnd; line = lines.Next()) {
+    const std::optional<Row> row = line == Line::kComplete ? ReadRow(lines.text()) : std::nullopt;
+    const bool first = kept.first_step == 0;
+    const bool follows =
+        row && (first || (row->previous == kept.last_step && row->step > kept.last_step));
+    if (follows && row->step > step) break;
+    if (!follows) {
+      // The commit has the row of its step, and rows after it have to go.
+      if (kept.last_step + 1 >= step) break;
+      if (line == Line::kTooLong) return lines.TooLong();
+      const bool torn = !row && lines.AtEnd();
+      if (torn) break;
+      return Damaged(path, lines.number(), kept.end,
+                     row ? fmt::format("it is the row of step {}, where that of step {} belongs",
+                                       row->step, kept.last_step + 1)
+                         : fmt::format("the row of step {} is damaged", kept.last_step + 1));
+    }
+    if (first) kept.first_step = row->step;
+    kept.last_step = row->step;
+    kept.end = kept.end + Bytes{lines.text().size() + 1};
+  }
+  PENSTOCK_TRY(lines.status());
+  return kept;
+}
+
+uint64_t RowBefore(const std::string& row, uint64_t step) {
+  const std::optional<Row> read = ReadRow(row);
+  if (read && read->step == step) return read->previous;
+  return step == 0 ? 0 : step - 1;
+}
+
+std::string AfterGap(const std::string& row, uint64_t previous) {
+  auto json = nlohmann::ordered_json::parse(row);
+  json[kPreviousRow] = previous;
+  return json.dump();
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,63 @@
+// RUN/numerics.jsonl, RUN/headroom.jsonl and RUN/overflow.json: what a run found in its own
+// numbers. docs/numerics.md has their formats.
+//
+// Threads: as of a LineFile.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/folder.h"
+#include "base/notify.h"
+#include "base/result.h"
+#include "numerics/headroom_log.h"
+#include "numerics/report.h"
+#include "run/rows/line_file.h"
+
+namespace penstock::train {
+
+inline constexpr const char* kReportsName = "numerics.jsonl";
+inline constexpr const char* kHeadroomName = "headroom.jsonl";
+inline constexpr const char* kBlackBoxName = "overflow.json";
+/// What the name of a file that could not be used is followed by.
+inline constexpr const char* kAside = ".aside";
+
+/// Appends to numerics.jsonl and headroom.jsonl, which are made when they get their first line.
+class NumericsWriter {
+ public:
+  /// For a run that has taken no step. `folder` outlives the writer. Errors: kInvalidArgument if
+  /// one of the files exists.
+  static Result<NumericsWriter> Create(const Folder& folder);
+  /// For a run that goes on after step `step`: takes out what belongs to later steps, and what is
+  /// damaged with all behind it, durably. Missing files are none. A file that cannot be read or
+  /// written, because it is too large for one, is renamed (kAside), and that is said. Errors: of
+  /// Folder, for what is no regular file; of renaming.
+  static Result<NumericsWriter> Resume(const Folder& folder, uint64_t step, const Notify& notify);
+
+  Status Append(const Report& report);
+  /// Appends a line of HeadroomLog.
+  Status AppendHeadroom(const std::string& line);
+  /// Makes durable what was appended.
+  Status Sync() const;
+
+ private:
+  explicit NumericsWriter(const Folder& folder) : folder_(&folder) {}
+  Status AppendTo(std::optional<LineFile>& file, const char* name, const std::string& line);
+
+  const Folder* folder_;
+  std::optional<LineFile> reports_;
+  std::optional<LineFile> headroom_;
+};
+
+/// Returns the reports of a run, up to the first line that is damaged; none if there is no file.
+/// Errors: of Folder::OpenFile; kInvalidArgument for a file of more than 64 MiB.
+Result<std::vector<Report>> ReadReports(const Folder& run);
+/// The same for headroom.jsonl.
+Result<std::vector<HeadroomRow>> ReadHeadroom(const Folder& run);
+
+/// Writes overflow.json, durably; replaces one that is there.
+Status WriteBlackBox(const Folder& run, const std::string& text);
+
+}  // namespace penstock::train

@@ -1,0 +1,95 @@
+#include "train/trainer/run_beginning.h"
+
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <system_error>
+#include <utility>
+
+#include "run/moved_run.h"
+#include "train/trainer/alike.h"
+#include "train/trainer/run_facts.h"
+
+namespace penstock::train {
+namespace {
+
+Result<RunFolder> OpenRunToResume(const std::string& run) {
+  Result<RunFolder> folder = RunFolder::Open(run);
+  if (folder.ok() || folder.error().code != ErrorCode::kNotFound) return folder;
+  std::error_code ignored;
+  return MakeError(ErrorCode::kInvalidArgument, "--resume: there is no commit in {}: {}", run,
+                   std::filesystem::exists(run, ignored)
+                       ? folder.error().message
+                       : "there is no such folder; start a new run without --resume");
+}
+
+std::string ToText(const Beginning& beginning) {
+  return nlohmann::json{{"run", beginning.run},
+                        {"state", beginning.state},
+                        {"session", beginning.session_number},
+                        {"copy", beginning.is_copy}}
+      .dump();
+}
+/// Of a text that rank 0 made.
+Beginning FromText(const std::string& text) {
+  const auto json = nlohmann::json::parse(text);
+  return {.run = json.at("run"),
+          .state = json.at("state"),
+          .session_number = json.at("session"),
+          .is_copy = json.at("copy")};
+}
+
+/// Creates RUN, or opens it to resume, on rank 0. `folder` gets it.
+Result<Beginning> Begin(const TrainOptions& given, std::optional<RunFolder>& folder) {
+  PENSTOCK_ASSIGN(RunFolder opened,
+                  given.resumes() ? OpenRunToResume(given.out) : RunFolder::Create(given.out));
+  folder.emplace(std::move(opened));
+  Beginning beginning{.run = folder->path()};
+  if (given.resumes()) {
+    const Result<RunInfo> info = ReadRunInfo(folder->folder());
+    beginning.is_copy = info.ok() && IsCopy(folder->folder(), *info);
+  }
+  PENSTOCK_ASSIGN(beginning.state, offload::RandomUuid());
+  PENSTOCK_ASSIGN(const offload::Uuid number, offload::RandomUuid());
+  std::memcpy(&beginning.session_number, number.data(), sizeof beginning.session_number);
+  return beginning;
+}
+
+}  // namespace
+
+Result<Beginning> BeginTogether(const TrainOptions& given, Ranks& ranks,
+                                std::optional<RunFolder>& folder) {
+  Result<Beginning> mine = ranks.first() ? Begin(given, folder) : Beginning();
+  PENSTOCK_TRY(ranks.Agree(mine.status()));
+  PENSTOCK_ASSIGN(const std::string text, ranks.FromFirst(ToText(*mine)));
+  return FromText(text);
+}
+
+Status CheckAllAlike(const TrainOptions& options, const TrainJob& job, const ResumePoint* from,
+                     Ranks& ranks) {
+  if (ranks.alone()) return {};
+  NamedValues values = ValuesToBeAlike(IdentityOf(options, job, ""), job.config, job.last_step);
+  if (from != nullptr) {
+    const offload::CommitName commit = from->state->commit();
+    values.emplace_back("the commit to resume",
+                        fmt::format("step {} of session {:x} of state {}", commit.step,
+                                    commit.session, from->state->uuid()));
+  } else {
+    PENSTOCK_ASSIGN(std::string weights, ranks.Agree(RecogniseWeights(job.spec, job.weights)));
+    values.emplace_back("weights", std::move(weights));
+  }
+  PENSTOCK_TRY(ranks.CheckAlike(values));
+  ranks.job().SetTimeouts({.heartbeat = std::chrono::seconds(job.config.heartbeat_seconds),
+                           .operation = std::chrono::seconds(job.config.comm_timeout_seconds)});
+  return {};
+}
+
+Status Complete(PreparedRun& run, const std::function<Result<MetricsWriter>(RunFolder&)>& rows) {
+  run.identity = IdentityOf(run.options, run.job, run.machine.operators->arithmetic());
+  if (!run.folder) return {};
+  PENSTOCK_ASSIGN(run.rows, rows(*run.folder));
+  return {};
+}
+
+}  // namespace penstock::train
