@@ -347,7 +347,7 @@ void HeldRun::RemoveAbandoned(const std::string& root) {
     if (!is_abandoned(ReadRunInfo(*folder))) continue;
     Result<RunLock> lock = RunLock::TryTake(*folder);
     if (!lock.ok()) continue;
-    Result<RunInfo> info = ReadRunInfo(*folder);
+    Result<RunInfo> info = ReadCommittedInfo(*folder);
     if (!is_abandoned(info)) continue;
     HeldRun run(*std::move(folder), *std::move(lock));
     run.info_ = *std::move(info);

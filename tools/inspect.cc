@@ -16,6 +16,7 @@
 #include "offload/whole_commit.h"
 #include "run/committed_run.h"
 #include "run/doubted_commit.h"
+#include "run/leftovers.h"
 #include "run/rank_reports.h"
 #include "run/run_folder.h"
 #include "run/snapshot.h"
@@ -323,7 +324,7 @@ Status Intact(const std::string& run, const std::vector<std::string>& damages) {
 
 Result<InspectOutcome> RunInspect(const std::string& path) {
   PENSTOCK_ASSIGN(const Folder run, OpenRun(path));
-  PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(run));
+  PENSTOCK_ASSIGN(const RunInfo info, ReadCommittedInfo(run));
   PENSTOCK_ASSIGN(const StateFiles files, CommittedFiles(info, path));
   const auto opened = OpenFiles(files);
   Lines lines;
