@@ -5,6 +5,7 @@
 
 #include "front/c_call.h"
 #include "front/penstock.h"
+#include "run/leftovers.h"
 #include "run/run_folder.h"
 
 using namespace penstock;         // NOLINT(google-build-using-namespace): the C names are global
@@ -43,7 +44,7 @@ int penstock_read_run(const char* folder, char** json) {
   return Guard([&]() -> Status {
     if (folder == nullptr) return Missing("the folder");
     PENSTOCK_ASSIGN(const Folder opened, train::OpenRun(folder));
-    PENSTOCK_ASSIGN(const train::RunInfo info, train::ReadRunInfo(opened));
+    PENSTOCK_ASSIGN(const train::RunInfo info, train::ReadCommittedInfo(opened));
     return GiveText(DescribeRun(opened, info, {}), json);
   });
 }

@@ -5,8 +5,8 @@
 #include "offload/state_names.h"
 #include "offload/uuid.h"
 #include "offload/whole_state.h"
+#include "run/leftovers.h"
 #include "run/run_copy.h"
-#include "run/run_folder.h"
 #include "run/snapshot.h"
 
 namespace penstock::front {
@@ -19,7 +19,7 @@ train::StateFiles FilesOf(const Training& training) {
 
 /// The files of the commit in a snapshot, or in another run's folder.
 Result<train::StateFiles> FilesIn(const std::string& folder) {
-  PENSTOCK_ASSIGN(const train::RunInfo info, train::ReadRunInfo(folder));
+  PENSTOCK_ASSIGN(const train::RunInfo info, train::ReadCommittedInfo(folder));
   if (info.state) return *info.state;
   return MakeError(ErrorCode::kInvalidArgument, "{} has no commit; name another snapshot", folder);
 }

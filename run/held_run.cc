@@ -13,6 +13,7 @@
 #include "run/leftovers.h"
 #include "run/moved_run.h"
 #include "run/run_folder.h"
+#include "run/snapshot.h"
 #include "run/state_owner.h"
 
 namespace penstock::train {
@@ -51,6 +52,26 @@ Status CheckNotForeign(const std::string& path) {
   return MakeError(ErrorCode::kInvalidArgument,
                    "{} has {} and no run.json, so it is no run; name another folder", path,
                    SplitPath(states.front()).second);
+}
+
+/// Refuses a snapshot, which no training changes.
+Status CheckNoSnapshot(const RunInfo& info, const std::string& path) {
+  const Result<Folder> folder = Folder::Open(path);
+  const std::optional<std::string> run =
+      folder.ok() ? RunOfSnapshot(*folder) : std::optional<std::string>();
+  if (!run) return {};
+  const std::string name = SplitPath(path).second;
+  if (info.kind == RunKind::kTrain) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "{} is a snapshot of {}, a run of penstock train, which resumes from it with "
+                     "--resume-from {}; name another folder",
+                     path, *run, name);
+  }
+  return MakeError(
+      ErrorCode::kInvalidArgument,
+      "{} is a snapshot of {}, and stays as it is; to resume from it, open that run and "
+      "load a state_dict whose [\"penstock\"][\"snapshot\"] is this folder",
+      path, *run);
 }
 
 Status CheckKind(const RunInfo& info, RunKind kind, const std::string& path) {
@@ -159,6 +180,7 @@ Result<HeldRun> HeldRun::OpenAt(const RunRequest& request, const std::string& pa
   // Before anything is made: a folder that is another's stays as it is.
   const Result<RunInfo> found = ReadRunInfo(path);
   if (found.ok()) {
+    PENSTOCK_TRY(CheckNoSnapshot(*found, path));
     PENSTOCK_TRY(CheckKind(*found, request.kind, path));
   } else if (found.error().code != ErrorCode::kNotFound) {
     return found.error();
@@ -220,7 +242,13 @@ Status HeldRun::Resume(const RunRequest& request, RunInfo info) {
   if (!is_copy_) info.place = path();
   info.format = RunFormat::kCurrent;
   PENSTOCK_TRY(Write(std::move(info)));
+  // If the run was moved, the file beside its state names the place where it was.
+  if (info_.state && !is_copy_) NoteOwnerOf(*info_.state);
   return RemoveLeftovers();
+}
+
+void HeldRun::NoteOwnerOf(const StateFiles& state) {
+  NoteOwner(state, folder_, [this](const std::string& notice) { notices_.push_back(notice); });
 }
 
 std::optional<std::vector<std::string>> HeldRun::OwnFolders() const {
@@ -251,7 +279,7 @@ Status HeldRun::Announce(const StateFiles& state) {
   RunInfo info = info_;
   info.leftovers.push_back(state);
   PENSTOCK_TRY(Write(std::move(info)));
-  NoteOwner(state, folder_, [this](const std::string& notice) { notices_.push_back(notice); });
+  NoteOwnerOf(state);
   return {};
 }
 
@@ -347,7 +375,7 @@ void HeldRun::RemoveAbandoned(const std::string& root) {
     if (!is_abandoned(ReadRunInfo(*folder))) continue;
     Result<RunLock> lock = RunLock::TryTake(*folder);
     if (!lock.ok()) continue;
-    Result<RunInfo> info = ReadRunInfo(*folder);
+    Result<RunInfo> info = ReadCommittedInfo(*folder);
     if (!is_abandoned(info)) continue;
     HeldRun run(*std::move(folder), *std::move(lock));
     run.info_ = *std::move(info);

@@ -81,6 +81,7 @@ class HeldRun {
   Status Begin(const RunRequest& request);
   Status Resume(const RunRequest& request, RunInfo info);
   Status Write(RunInfo info);
+  void NoteOwnerOf(const StateFiles& state);
   bool StateIsThere() const;
   bool IsWhole() const;
   Status RemoveRun();

@@ -7,6 +7,7 @@
 
 #include "offload/state_removal.h"
 #include "run/committed_run.h"
+#include "run/run_folder.h"
 #include "run/state_owner.h"
 
 namespace penstock::train {
@@ -82,6 +83,18 @@ Status TakeUnnamedCommit(RunInfo* info) {
     if (!WasNeverWhole(*left, state.error())) return state.error();
   }
   return {};
+}
+
+Result<RunInfo> ReadCommittedInfo(const Folder& run) {
+  PENSTOCK_ASSIGN(RunInfo info, ReadRunInfo(run));
+  const Status taken = TakeUnnamedCommit(&info);
+  if (!taken.ok() && taken.error().code != ErrorCode::kUnavailable) return taken.error();
+  return info;
+}
+
+Result<RunInfo> ReadCommittedInfo(const std::string& path) {
+  PENSTOCK_ASSIGN(const Folder run, OpenRun(path));
+  return ReadCommittedInfo(run);
 }
 
 }  // namespace penstock::train

@@ -1,4 +1,5 @@
-// States that run.json names and that hold no commit of the run: they are removed.
+// States that run.json names as leftovers. They hold no commit of the run and are removed, unless
+// the program was killed before it could write down that one of them does.
 //
 // Threads: one at a time.
 #pragma once
@@ -27,5 +28,10 @@ std::vector<StateFiles> FilesWithin(const std::vector<StateFiles>& states, const
 /// all the same, whose program was killed before it wrote that down, has `info` name it. Errors:
 /// kUnavailable while a state is in use; kCorruption for one of which that cannot be known.
 Status TakeUnnamedCommit(RunInfo* info);
+
+/// ReadRunInfo and TakeUnnamedCommit, for those that only read. While a program has the state open,
+/// its first commit counts when that program has named it.
+Result<RunInfo> ReadCommittedInfo(const Folder& run);
+Result<RunInfo> ReadCommittedInfo(const std::string& path);
 
 }  // namespace penstock::train

@@ -113,12 +113,16 @@ Result<RunInfo> ParsePackageInfo(const JsonFields& fields, const Folder& run) {
     return DamagedInfo(run, fmt::format("its kind is \"{}\"", kind));
   }
   info.kind = kind == "module" ? RunKind::kModule : RunKind::kOptimizer;
-  PENSTOCK_TRY(fields.Name("id").status());
+  PENSTOCK_ASSIGN(const std::string id, fields.Name("id"));
   PENSTOCK_ASSIGN(info.place, fields.Name("place"));
   PENSTOCK_ASSIGN(const bool named, fields.Bool("named"));
   info.temporary = !named;
   PackagePlaces places{.run = run.path()};
   PENSTOCK_ASSIGN(places.folders, fields.Texts("folders"));
+  // It had files in RUN and in folders that it made for itself. What is in others is not its own.
+  std::erase_if(places.folders, [&](const std::string& folder) {
+    return folder != info.place && SplitPath(folder).second != "penstock-" + id;
+  });
   PENSTOCK_ASSIGN(const bool same, run.IsAt(info.place));
   places.moved = !same;
   PENSTOCK_ASSIGN(const nlohmann::json* const state, fields.Value("state"));

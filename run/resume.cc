@@ -105,7 +105,7 @@ Result<ResumePoint> OpenCommit(const Origin& origin, const OpenState& open, cons
   point.info = *std::move(info);
   PENSTOCK_TRY(CheckIsOfTrain(
       point.info, origin.folder.path(),
-      fmt::format("the program that made it resumes it, with run=\"{}\"", origin.folder.path())));
+      fmt::format("its own program resumes it, with run=\"{}\"", origin.folder.path())));
   PENSTOCK_TRY(TakeUnnamedCommit(&point.info));
   if (!point.info.state) return NoCommitYet(origin);
   const StateFiles& files = *point.info.state;

@@ -150,6 +150,7 @@ Status MakeSnapshot(const Folder& run, const Folder& snapshots, const RunInfo& i
   PENSTOCK_ASSIGN(kept.state, TargetFiles(run, *info.state, name, unfinished));
   PENSTOCK_TRY(CheckFree(kept.state->all()));
   kept.leftovers.clear();
+  kept.temporary = false;  // it stays when its run is removed
   kept.rows_from.reset();
   PENSTOCK_TRY(WriteRunInfo(unfinished, kept));
   PENSTOCK_TRY(offload::CopyState(state, kept.state->paths(), stop_requested));

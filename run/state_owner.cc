@@ -100,6 +100,23 @@ Result<std::optional<OwnerFiles>> FindOwner(const StateFiles& state,
   return std::optional(std::move(found));
 }
 
+Result<std::vector<OwnerFiles>> FindOlderFolders(const StateFiles& state,
+                                                 const std::vector<std::string>& runs) {
+  std::vector<OwnerFiles> found;
+  for (const std::string& file : state.all()) {
+    const std::string path = SplitPath(file).first;
+    Result<Folder> folder = Folder::Open(path);
+    const bool of_run = std::ranges::find(runs, path) != runs.end();
+    if (of_run || !folder.ok() || !SplitPath(path).second.starts_with(kPrefix)) continue;
+    PENSTOCK_ASSIGN(const FolderEntry entry, folder->Look(kOlderOwner));
+    found.push_back({.folder = *std::move(folder), .files = {}});
+    if (entry.kind != FolderEntry::Kind::kFile) continue;
+    if (std::ranges::find(runs, NamedRun(found.back().folder, kOlderOwner)) == runs.end()) continue;
+    found.back().files.push_back({.name = kOlderOwner, .id = entry.id, .size = entry.size});
+  }
+  return found;
+}
+
 Status CheckNoOrphan(const std::string& run, const std::vector<std::string>& nvme_paths) {
   std::vector<std::string> states;
   for (const std::string& path : nvme_paths) {

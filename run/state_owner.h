@@ -30,6 +30,11 @@ struct OwnerFiles {
 Result<std::optional<OwnerFiles>> FindOwner(const StateFiles& state,
                                             const std::vector<std::string>& runs);
 
+/// Returns the folders in which the package, in version 1, made these files, a folder for each run,
+/// and the file there that names one of `runs`. Errors: of Folder::Look.
+Result<std::vector<OwnerFiles>> FindOlderFolders(const StateFiles& state,
+                                                 const std::vector<std::string>& runs);
+
 /// Refuses to begin a run in the folder at `run` if a state in `nvme_paths` belongs to a run that
 /// was there. Errors: kNotFound, which names the states.
 Status CheckNoOrphan(const std::string& run, const std::vector<std::string>& nvme_paths);

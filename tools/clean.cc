@@ -42,15 +42,6 @@ bool IsForeign(const Folder& folder, const std::string& run_uuid, const Error& e
   return !text.ok() || text->find(run_uuid) == std::string::npos;
 }
 
-std::vector<std::string> FilesOf(const RunInfo& info) {
-  std::vector<std::string> files = info.state ? info.state->all() : std::vector<std::string>();
-  for (const StateFiles& left : info.leftovers) {
-    const std::vector<std::string> all = left.all();
-    files.insert(files.end(), all.begin(), all.end());
-  }
-  return files;
-}
-
 /// Makes a plan, place by place.
 class Planner {
  public:
@@ -60,11 +51,15 @@ class Planner {
 
  private:
   Status FindStates(const StateFiles& files);
-  /// `note`: what is said of the file if it is not there.
   /// What names the run beside the state.
   Status FindOwnerOf(const StateFiles& files);
+  /// The folders in which a run has its states that the package began in version 1, and what names
+  /// the run there.
+  Status FindOlderFoldersOf(const StateFiles& files);
+  void AddOwner(OwnerFiles owner);
   /// Whether a file lies in RUN, or in a folder of it.
   bool IsWithin(const std::string& path) const;
+  /// `note`: what is said of the file if it is not there.
   Status FindState(const std::string& path, const std::string& uuid, const std::string& note);
   void AddFiles(const Held& in, const std::vector<FoundFile>& files);
   Status AddFilesOfRun(const Held& run);
@@ -95,12 +90,29 @@ Status Planner::FindStates(const StateFiles& files) {
 Status Planner::FindOwnerOf(const StateFiles& files) {
   if (is_copy_) return {};
   PENSTOCK_ASSIGN(std::optional<OwnerFiles> owner, FindOwner(files, runs_));
-  if (!owner) return {};
-  const Held folder = std::make_shared<Folder>(std::move(owner->folder));
-  for (const FoundFile& file : owner->files) {
-    if (found_.insert(file.id).second) plan_.items.push_back({folder, file.name, file});
+  if (owner) AddOwner(*std::move(owner));
+  return {};
+}
+
+Status Planner::FindOlderFoldersOf(const StateFiles& files) {
+  if (is_copy_) return {};
+  PENSTOCK_ASSIGN(std::vector<OwnerFiles> folders, FindOlderFolders(files, runs_));
+  for (OwnerFiles& owner : folders) {
+    const auto [parent, name] = SplitPath(owner.folder.path());
+    PENSTOCK_ASSIGN(const FileId id, IdOf(owner.folder.fd(), owner.folder.path()));
+    if (!found_.insert(id).second) continue;  // it has another state of the run, too
+    AddOwner(std::move(owner));
+    PENSTOCK_ASSIGN(const Held around, Hold(Folder::Open(parent)));
+    plan_.items.push_back({around, name});
   }
   return {};
+}
+
+void Planner::AddOwner(OwnerFiles owner) {
+  const Held folder = std::make_shared<Folder>(std::move(owner.folder));
+  for (const FoundFile& file : owner.files) {
+    if (found_.insert(file.id).second) plan_.items.push_back({folder, file.name, file});
+  }
 }
 
 bool Planner::IsWithin(const std::string& path) const {
@@ -243,10 +255,13 @@ Status Planner::FindAll() {
   for (const StateFiles& state : states) {
     PENSTOCK_TRY(FindStates(state));
     PENSTOCK_TRY(FindOwnerOf(state));
+    if (info.kind != RunKind::kTrain) PENSTOCK_TRY(FindOlderFoldersOf(state));
   }
-  PENSTOCK_TRY(FindSnapshots());
-  PENSTOCK_TRY(FindReports());
-  PENSTOCK_TRY(FindReplay());
+  if (!run_uuid_.empty()) {  // else it is an older run of the package, which has nothing of these
+    PENSTOCK_TRY(FindSnapshots());
+    PENSTOCK_TRY(FindReports());
+    PENSTOCK_TRY(FindReplay());
+  }
   PENSTOCK_TRY(AddFilesOfRun(plan_.run));
   return FindKept();
 }
@@ -264,12 +279,7 @@ Result<CleanPlan> PlanClean(const std::string& path) {
   // Before anything is said of a lock: is it a run?
   PENSTOCK_ASSIGN(const Held given, Hold(OpenRun(path)));
   PENSTOCK_ASSIGN(const bool not_begun, EndedAtItsBeginning(*given));
-  if (!not_begun) {
-    PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(*given));
-    PENSTOCK_TRY(CheckIsOfTrain(info, path,
-                                fmt::format("remove it by hand, with the files of its state: {}",
-                                            fmt::join(FilesOf(info), ", "))));
-  }
+  if (!not_begun) PENSTOCK_TRY(ReadRunInfo(*given).status());
   PENSTOCK_ASSIGN(const FolderEntry lock_before, given->Look(kLockName));
   CleanPlan plan;
   PENSTOCK_ASSIGN(plan.lock, RunLock::Take(*given));

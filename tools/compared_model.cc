@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "offload/whole_commit.h"
+#include "run/leftovers.h"
 #include "run/run_folder.h"
 #include "train/weights/committed_model.h"
 #include "train/weights/tensor_catalog.h"
@@ -140,7 +141,7 @@ Result<SafetensorsSet> FilesOf(const std::string& path) {
 Result<std::unique_ptr<ComparedModel>> ComparedModel::Open(const std::string& path) {
   std::error_code error;
   if (fs::exists(fs::path(path) / "run.json", error)) {
-    PENSTOCK_ASSIGN(RunInfo info, ReadRunInfo(path));
+    PENSTOCK_ASSIGN(RunInfo info, ReadCommittedInfo(path));
     PENSTOCK_ASSIGN(auto state, OpenCommit(info, path));
     return std::unique_ptr<ComparedModel>(
         std::make_unique<CommittedModel>(std::move(info), std::move(state)));

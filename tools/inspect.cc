@@ -16,6 +16,7 @@
 #include "offload/whole_commit.h"
 #include "run/committed_run.h"
 #include "run/doubted_commit.h"
+#include "run/leftovers.h"
 #include "run/rank_reports.h"
 #include "run/run_folder.h"
 #include "run/snapshot.h"
@@ -111,8 +112,11 @@ class FileLines {
   std::set<std::string> uuids_;
 };
 
+/// What resumes a run.
+const char* ResumeOf(RunKind kind) { return kind == RunKind::kTrain ? "--resume" : "run="; }
+
 /// Of `run`, without the one that lies in `inspected`.
-void AddSnapshots(const Folder& run, const std::string& run_uuid, const Folder& inspected,
+void AddSnapshots(const Folder& run, const RunInfo& of_run, const Folder& inspected,
                   FileLines& files) {
   const Result<Folder> snapshots = OpenSnapshotsFolder(run);
   if (!snapshots.ok()) return;
@@ -125,13 +129,15 @@ void AddSnapshots(const Folder& run, const std::string& run_uuid, const Folder& 
     if (info.ok() && info->state)
       files.Add("snapshot", *info->state, fmt::format("; kept as {}", name));
   }
-  for (const std::string& name : UnfinishedSnapshots(*snapshots, run_uuid)) {
+  for (const std::string& name : UnfinishedSnapshots(*snapshots, of_run.run_uuid)) {
     const Result<Folder> folder = snapshots->OpenFolder(name);
     if (!folder.ok()) continue;
     const Result<StateFiles> state = FilesOfUnfinished(*folder);
     if (!state.ok()) continue;
-    files.Add("left over", *state,
-              "; of a snapshot that is being made or was cut off; --resume or clean removes it");
+    files.Add(
+        "left over", *state,
+        fmt::format("; of a snapshot that is being made or was cut off; {} or clean removes it",
+                    ResumeOf(of_run.kind)));
   }
 }
 
@@ -142,7 +148,9 @@ void AddFiles(const Folder& folder, const RunInfo& info, const std::vector<doubl
   FileLines files(lines);
   files.AddInspected(*info.state, shares);
   for (const StateFiles& state : info.leftovers) {
-    files.Add("left over", state, "; of a move that was cut off; --resume or clean removes it");
+    files.Add(
+        "left over", state,
+        fmt::format("; of a move that was cut off; {} or clean removes it", ResumeOf(info.kind)));
   }
   const std::optional<std::string> run = RunOfSnapshot(folder);
   const Result<Folder> around = run ? Folder::Open(*run) : folder.Reopen();
@@ -151,7 +159,7 @@ void AddFiles(const Folder& folder, const RunInfo& info, const std::vector<doubl
     if (run && whole.ok() && whole->state) {
       files.Add("beside it", *whole->state, fmt::format("; of {}, whose snapshot this is", *run));
     }
-    AddSnapshots(*around, whole.ok() ? whole->run_uuid : info.run_uuid, folder, files);
+    AddSnapshots(*around, whole.ok() ? *whole : info, folder, files);
   }
   files.AddOthers();
 }
@@ -267,9 +275,10 @@ struct CommitFinding {
   std::vector<std::string> damages;  ///< of its tiles
 };
 
-/// A line for each commit, the newest first. `doubted`: see run/doubted_commit.h.
+/// A line for each commit, the newest first. `doubted`: see run/doubted_commit.h. `resume`: of the
+/// run.
 void AddCommits(const std::vector<CommitFinding>& found, const std::optional<uint64_t>& doubted,
-                Lines& lines) {
+                const char* resume, Lines& lines) {
   std::vector<offload::CommitName> names;
   for (const CommitFinding& commit : found) names.push_back(commit.name);
   const CommitFinding* in_use = nullptr;
@@ -295,7 +304,7 @@ void AddCommits(const std::vector<CommitFinding>& found, const std::optional<uin
                           found.front().damages.empty() ? "" : ", first " + damages.front());
     }
     if (doubted == name.step && i == 0) text += "; in doubt: a loss after it was not finite";
-    if (taken.ok() && taken->name == name) text += "; --resume resumes from it";
+    if (taken.ok() && taken->name == name) text += fmt::format("; {} resumes from it", resume);
     lines.Add("commit", text);
   }
 }
@@ -323,7 +332,7 @@ Status Intact(const std::string& run, const std::vector<std::string>& damages) {
 
 Result<InspectOutcome> RunInspect(const std::string& path) {
   PENSTOCK_ASSIGN(const Folder run, OpenRun(path));
-  PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(run));
+  PENSTOCK_ASSIGN(const RunInfo info, ReadCommittedInfo(run));
   PENSTOCK_ASSIGN(const StateFiles files, CommittedFiles(info, path));
   const auto opened = OpenFiles(files);
   Lines lines;
@@ -353,7 +362,7 @@ Result<InspectOutcome> RunInspect(const std::string& path) {
   AddValues(check.values, lines);
   PENSTOCK_TRY(CheckOthers(state, progress, found));
   line.Finish();
-  AddCommits(found, DoubtedStep(run, files.uuid), lines);
+  AddCommits(found, DoubtedStep(run, files.uuid), ResumeOf(info.kind), lines);
   for (const std::string& damage : check.damages) lines.Add("damaged", damage);
   if (!fits.ok()) {
     lines.Add("damaged", fits.error().message);

@@ -81,8 +81,8 @@ Result<std::optional<NumericsStop>> ReadNumericsStop(const Folder& run) {
 
 Result<RunNumerics> ReadRunNumerics(const std::string& run) {
   PENSTOCK_ASSIGN(const Folder folder, OpenRun(run));
-  PENSTOCK_TRY(ReadRunInfo(folder).status());
-  RunNumerics numerics{.run = run};
+  PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(folder));
+  RunNumerics numerics{.run = run, .kind = info.kind};
   PENSTOCK_ASSIGN(numerics.rows, ReadNumericsRows(folder));
   PENSTOCK_ASSIGN(numerics.reports, ReadReports(folder));
   PENSTOCK_ASSIGN(numerics.headroom, ReadHeadroom(folder));
@@ -91,6 +91,10 @@ Result<RunNumerics> ReadRunNumerics(const std::string& run) {
 }
 
 std::string ToTable(const RunNumerics& numerics) {
+  if (numerics.kind != RunKind::kTrain && numerics.rows.empty() && numerics.reports.empty()) {
+    return fmt::format("{}: a run of {}, which writes no rows: its numbers are not known\n",
+                       numerics.run, ToString(numerics.kind));
+  }
   const auto skipped = std::ranges::count_if(numerics.rows, &NumericsRow::skipped);
   std::string text =
       fmt::format("{}: {} ({} skipped), {}\n", numerics.run, Counted(numerics.rows.size(), "step"),

@@ -13,6 +13,7 @@
 #include "numerics/headroom_log.h"
 #include "numerics/report.h"
 #include "run/row_reader.h"
+#include "run/run_info.h"
 
 namespace penstock::train {
 
@@ -29,6 +30,7 @@ Result<std::optional<NumericsStop>> ReadNumericsStop(const Folder& run);
 
 struct RunNumerics {
   std::string run;  ///< path
+  RunKind kind = RunKind::kTrain;
   std::vector<NumericsRow> rows;
   std::vector<Report> reports;
   std::vector<HeadroomRow> headroom;

@@ -7,9 +7,12 @@
 #include <thread>
 
 #include "base/long_work.h"
+#include "offload/uuid.h"
 #include "offload/whole_commit.h"
 #include "offload/whole_state.h"
 #include "run/committed_run.h"
+#include "run/held_run.h"
+#include "run/leftovers.h"
 #include "run/moved_run.h"
 #include "run/run_folder.h"
 #include "run/run_lock.h"
@@ -68,10 +71,21 @@ std::string Describe(const Folder& folder) {
   return fmt::format("step {}  {}", state.value().commit().head.step, info->state->first());
 }
 
+/// Has an older run of the package know its snapshots by a UUID, as runs do now.
+Status BringUpToDate(const Folder& run, RunInfo* info) {
+  if (!info->run_uuid.empty()) return {};
+  PENSTOCK_ASSIGN(const offload::Uuid uuid, offload::RandomUuid());
+  PENSTOCK_ASSIGN(info->place, CanonicalPath(run.path()));
+  info->run_uuid = offload::ToString(uuid);
+  info->format = RunFormat::kCurrent;
+  return WriteRunInfo(run, *info);
+}
+
 /// Without a training: the lock is ours.
 Status TakeOfStoppedRun(const Folder& run, const std::string& name) {
-  PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(run));
+  PENSTOCK_ASSIGN(RunInfo info, ReadCommittedInfo(run));
   PENSTOCK_ASSIGN(WholeState state, OpenToCopy(info, run.path()));
+  PENSTOCK_TRY(BringUpToDate(run, &info));
   if (!state.notice().empty()) LogNotice(state.notice());
   const Interrupt interrupt("penstock: removing what was copied; interrupt again to quit at once");
   uint64_t tiles = 0;
@@ -103,8 +117,6 @@ Result<std::string> RunSnapshot(const std::string& path, const std::string& name
   PENSTOCK_TRY(CheckNewSnapshotName(name));
   PENSTOCK_ASSIGN(const Folder run, OpenRun(path));
   PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(run));
-  PENSTOCK_TRY(
-      CheckIsOfTrain(info, path, "its own program takes snapshots: call snapshot(FOLDER)"));
   if (const std::optional<std::string> whole = RunOfSnapshot(run)) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "{} is a snapshot already; take one of {}, or copy it with penstock export",
@@ -122,6 +134,10 @@ Result<std::string> RunSnapshot(const std::string& path, const std::string& name
   if (free.ok()) {
     lock = *std::move(free);
   } else if (free.error().code == ErrorCode::kUnavailable) {
+    PENSTOCK_TRY(CheckIsOfTrain(info, path,
+                                fmt::format("the program that trains it takes snapshots while it "
+                                            "runs: call snapshot(\"{}\") there",
+                                            name)));
     PENSTOCK_ASSIGN(lock, AskTrainer(run, info.run_uuid, name));
   } else {
     return free.error();
@@ -130,8 +146,13 @@ Result<std::string> RunSnapshot(const std::string& path, const std::string& name
   PENSTOCK_ASSIGN(const Folder folder, OpenSnapshot(run, name));
   PENSTOCK_ASSIGN(const RunInfo kept, ReadRunInfo(folder));
   PENSTOCK_ASSIGN(const WholeState state, OpenToCopy(kept, folder.path()));
-  return fmt::format("step {} of {} is kept as {}; resume from it with --resume-from {}\n",
-                     state.commit().head.step, path, name, name);
+  const std::string how =
+      info.kind == RunKind::kTrain
+          ? "resume from it with --resume-from " + name
+          : fmt::format("a state_dict whose [\"penstock\"][\"snapshot\"] is \"{}\" resumes from it",
+                        folder.path());
+  return fmt::format("step {} of {} is kept as {}; {}\n", state.commit().head.step, path, name,
+                     how);
 }
 
 Result<std::string> RunSnapshots(const std::string& path) {

@@ -117,6 +117,16 @@ class ListedFilesTest(StateTest):
         self.assertEqual(len(outcome.errors), 1, str(outcome))
         self.assertRegex(outcome.stdout, rf"state file +{re.escape(self.file)} \([0-9.]+ MiB\)\n")
 
+    def test_a_first_commit_that_run_json_does_not_name_yet_counts(self):
+        run = self.trained(make_config(), steps=2)
+        info = harness.read_info(run)
+        self.write(f"{os.path.basename(run)}/run.json",
+                   {**info, "state": None, "leftovers": [info["state"]]})
+        outcome = harness.penstock("inspect", run)
+        self.assertEqual(outcome.code, 0, str(outcome))
+        self.assertIn("committed step    2", outcome.stdout)
+        self.assertNotIn("left over", outcome.stdout)
+
     def test_a_file_that_is_not_there_is_listed_as_such(self):
         os.remove(self.file)
         outcome = harness.penstock("inspect", self.run_folder)

@@ -96,9 +96,13 @@ class Program(unittest.TestCase):
             sorted(p.suffix for p in pathlib.Path(self.folder, "out").iterdir()), [".safetensors"]
         )
         self.penstock("compare", "run", "out")
-        self.penstock("snapshots", "run")
-        self.penstock("numerics", "run")
-        self.assertIn("run", self.penstock("clean", "run", code=2))
+        self.assertIn("writes no rows", self.penstock("numerics", "run"))
+        self.assertIn("step 3", self.penstock("snapshot", "run", "mine"))
+        self.assertIn("mine", self.penstock("snapshots", "run"))
+        self.penstock("compare", "run", "run/snapshots/mine")
+        self.penstock("clean", "run/snapshots/mine", "--yes")
+        self.assertEqual(self.penstock("snapshots", "run"), "no snapshots\n")
+        self.assertIn("nothing is removed", self.penstock("clean", "run"))
 
     def test_the_doctor_looks_at_this_machine_and_at_a_run(self) -> None:
         command = os.path.join(sysconfig.get_path("scripts"), "penstock")

@@ -23,6 +23,8 @@ using ::testing::Not;
 
 constexpr const char* kUuid = "0123456789abcdef0123456789abcdef";
 constexpr const char* kOtherUuid = "1111111189abcdef0123456789abcdef";
+/// That the package made for a run of version 1.
+constexpr const char* kOlderFolder = "nvme/penstock-9f0c3a5b7d112233";
 /// What the library's exceptions begin with.
 constexpr const char* kOfTheLibrary = "json.exception";
 
@@ -299,12 +301,14 @@ TEST_F(RunInfoTest, AnOlderRunThatLacksWhatItNeedsIsDamage) {
 }
 
 TEST_F(RunInfoTest, AnOlderRunOfThePackageHasTheStatesOfItsFoldersAsLeftovers) {
-  std::filesystem::create_directory(base_.Path("nvme"));
-  const std::string state = base_.Write(fmt::format("nvme/penstock-{}.state", kUuid), "");
-  const std::string left = base_.Write(fmt::format("nvme/penstock-{}.state", kOtherUuid), "");
-  const std::string left_1 = base_.Write(fmt::format("nvme/penstock-{}.1.state", kOtherUuid), "");
-  base_.Write("nvme/penstock-mine.state", "");
-  Json json = OfPackage(base_.Path("nvme"));
+  const std::string state =
+      base_.Write(fmt::format("{}/penstock-{}.state", kOlderFolder, kUuid), "");
+  const std::string left =
+      base_.Write(fmt::format("{}/penstock-{}.state", kOlderFolder, kOtherUuid), "");
+  const std::string left_1 =
+      base_.Write(fmt::format("{}/penstock-{}.1.state", kOlderFolder, kOtherUuid), "");
+  base_.Write(fmt::format("{}/penstock-mine.state", kOlderFolder), "");
+  Json json = OfPackage(base_.Path(kOlderFolder));
   json["state"] = {{"uuid", kUuid}, {"paths", {state}}};
   SetText(json);
   const Result<RunInfo> read = Read();
@@ -321,10 +325,10 @@ TEST_F(RunInfoTest, AnOlderRunOfThePackageHasTheStatesOfItsFoldersAsLeftovers) {
 
 TEST_F(RunInfoTest, AnOlderRunOfThePackageThatWasMovedHasNothingInItsOldFolders) {
   const std::string name = fmt::format("penstock-{}.state", kUuid);
-  base_.Write(fmt::format("nvme/penstock-{}.state", kOtherUuid), "");
-  const std::string before = base_.Write("nvme/" + name, "");
+  base_.Write(fmt::format("{}/penstock-{}.state", kOlderFolder, kOtherUuid), "");
+  const std::string before = base_.Write(fmt::format("{}/{}", kOlderFolder, name), "");
   const std::string here = base_.Write("run/" + name, "");
-  Json json = OfPackage(base_.Path("nvme"));
+  Json json = OfPackage(base_.Path(kOlderFolder));
   json["place"] = base_.Path("elsewhere");
   json["named"] = false;
   json["state"] = {{"uuid", kUuid}, {"paths", {before}}};
@@ -333,6 +337,14 @@ TEST_F(RunInfoTest, AnOlderRunOfThePackageThatWasMovedHasNothingInItsOldFolders)
   ASSERT_TRUE(read.ok()) << read.error().message;
   EXPECT_TRUE(read->temporary);
   EXPECT_THAT(read->state->all(), ElementsAre(here));
+  EXPECT_THAT(read->leftovers, IsEmpty());
+}
+
+TEST_F(RunInfoTest, AnOlderRunOfThePackageHasNothingInFoldersThatWereNotMadeForIt) {
+  base_.Write(fmt::format("nvme/penstock-{}.state", kOtherUuid), "");
+  SetText(OfPackage(base_.Path("nvme")));
+  const Result<RunInfo> read = Read();
+  ASSERT_TRUE(read.ok()) << read.error().message;
   EXPECT_THAT(read->leftovers, IsEmpty());
 }
 

@@ -7,6 +7,7 @@
 #include "base/files.h"
 #include "base/long_work.h"
 #include "offload/whole_commit.h"
+#include "run/leftovers.h"
 #include "run/run_folder.h"
 #include "tools/clean.h"
 #include "tools/compare.h"
@@ -44,7 +45,7 @@ void LogHealth(const ExportCommand& command, const zero::TrainState& committed,
 }  // namespace
 
 Result<std::string> RunExport(const ExportCommand& command) {
-  PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(command.run));
+  PENSTOCK_ASSIGN(const RunInfo info, ReadCommittedInfo(command.run));
   PENSTOCK_ASSIGN(const std::unique_ptr<zero::CommittedState> state, OpenCommit(info, command.run));
   const Interrupt interrupt(
       "penstock: removing what was exported so far; interrupt again to quit at once");

@@ -16,6 +16,7 @@
 #include "offload/whole_commit.h"
 #include "run/committed_run.h"
 #include "run/identity/replay_plan.h"
+#include "run/leftovers.h"
 #include "run/run_folder.h"
 #include "run/run_lock.h"
 #include "run/scratch_folder.h"
@@ -50,7 +51,7 @@ struct Origin {
 
 Result<Origin> ReadOrigin(const Folder& of, const std::optional<std::string>& snapshot) {
   Origin origin{.snapshot = snapshot};
-  PENSTOCK_ASSIGN(origin.info, ReadRunInfo(of));
+  PENSTOCK_ASSIGN(origin.info, ReadCommittedInfo(of));
   PENSTOCK_ASSIGN(const StateFiles files, CommittedFiles(origin.info, of.path()));
   PENSTOCK_ASSIGN(const std::unique_ptr<zero::CommittedState> state, OpenFiles(files));
   const Interrupt interrupt(kReplayInterruptNotice);

@@ -1,5 +1,7 @@
 #include "train/trainer/run_beginning.h"
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -24,6 +26,18 @@ Result<RunFolder> OpenRunToResume(const std::string& run) {
                        : "there is no such folder; start a new run without --resume");
 }
 
+/// Refuses a run of the package, whatever is asked of it. What is no run is for others to see.
+Status CheckHasOwnLoop(const TrainOptions& given) {
+  const Result<RunInfo> info = ReadRunInfo(given.out);
+  if (!info.ok()) return {};
+  std::string instead = fmt::format("its own program resumes it, with run=\"{}\"", given.out);
+  if (!given.changes.empty()) {
+    instead += fmt::format("; {} and all other numbers of its steps are that program's to change",
+                           given.changes.front().key);
+  }
+  return CheckIsOfTrain(*info, given.out, instead);
+}
+
 std::string ToText(const Beginning& beginning) {
   return nlohmann::json{{"run", beginning.run},
                         {"state", beginning.state},
@@ -42,6 +56,7 @@ Beginning FromText(const std::string& text) {
 
 /// Creates RUN, or opens it to resume, on rank 0. `folder` gets it.
 Result<Beginning> Begin(const TrainOptions& given, std::optional<RunFolder>& folder) {
+  PENSTOCK_TRY(CheckHasOwnLoop(given));
   PENSTOCK_ASSIGN(RunFolder opened,
                   given.resumes() ? OpenRunToResume(given.out) : RunFolder::Create(given.out));
   folder.emplace(std::move(opened));
