@@ -90,7 +90,7 @@ class Ending:
             return
         self.begin_due()
         self.finish()
-        if not is_in_doubt(self.engine.describe()):
+        if self.engine.closed or not is_in_doubt(self.engine.describe()):
             return
         self.close_step()
         step = self.engine.take_back_commit()

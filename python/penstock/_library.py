@@ -277,6 +277,10 @@ class Engine:
         if handle:
             self._c.penstock_close(handle)
 
+    @property
+    def closed(self) -> bool:
+        return not self._handle
+
     def __del__(self) -> None:
         if getattr(self, "_handle", None):
             self.close()

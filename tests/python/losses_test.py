@@ -26,7 +26,8 @@ class LossesTest(OptimizerTest):
         model = torch.nn.Linear(8, 8)
         options = {"run": os.path.join(self.folder, f"run-{level}"), **options}
         if level == 2:
-            model, optimizer = penstock.initialize(model, {}, **options)
+            config = {"penstock": {"commit_every_steps": options.pop("commit_every_steps", 0)}}
+            model, optimizer = penstock.initialize(model, config, **options)
         else:
             optimizer = penstock.AdamW(model.parameters(), **options)
         self.addCleanup(optimizer.close)
