@@ -126,7 +126,10 @@ Result<Options> ParseOptions(const std::string& text) {
   options.slots = static_cast<uint32_t>(section.Number("slots", 2, 1, 1U << 20));
   options.seed = section.Number("seed", 0, 0, std::numeric_limits<uint64_t>::max());
   options.cuda = section.Bool("cuda", false);
-  options.reports_loss = section.Bool("reports_loss", false);
+  if (section.Find("reports_loss") != nullptr) {
+    options.losses = section.Bool("reports_loss", false) ? zero::LossReports::kEachStep
+                                                         : zero::LossReports::kNever;
+  }
   options.scales_loss = section.Bool("scales_loss", false);
   if (section.Find("device_sums") != nullptr) {
     options.device_sums = Bytes{section.Number("device_sums", 0, 0, kMaxInteger)};

@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "zero/model.h"
+#include "zero/session/step_life.h"
 
 namespace penstock::front {
 
@@ -26,9 +27,9 @@ struct Options {
   std::optional<Bytes> host_memory;
   uint32_t slots = 2;  ///< the caller's buffers of repeated units
   uint64_t seed = 0;
-  bool cuda = false;          ///< the caller's weights and gradients are on a GPU
-  bool reports_loss = false;  ///< each step
-  bool scales_loss = false;   ///< by what the engine says, as the configuration has it
+  bool cuda = false;  ///< the caller's weights and gradients are on a GPU
+  zero::LossReports losses = zero::LossReports::kAsFirstStep;
+  bool scales_loss = false;  ///< by what the engine says, as the configuration has it
   /// What the caller spares on the GPU for sums of micro-batches; none: it adds up none.
   std::optional<Bytes> device_sums;
 };

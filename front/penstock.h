@@ -9,7 +9,7 @@
  *     penstock_use(engine, unit, PENSTOCK_FORWARD, to)      brings a unit's weights
  *     penstock_use(engine, unit, PENSTOCK_BACKWARD, to)
  *     penstock_gradient(engine, unit, tensor, values, dtype) adds a micro-batch's gradient
- *     penstock_report_loss(engine, loss)                    with the option "reports_loss"
+ *     penstock_report_loss(engine, loss)                    for each step, or for none
  *     penstock_end_step(engine, groups, …)                  norm, clipping, update; returns early
  *   penstock_begin_commit(engine, json), penstock_finish_commit(engine)
  *   penstock_close(engine)
@@ -206,12 +206,12 @@ PENSTOCK_API int penstock_use_tensors_on(penstock_engine* engine, uint32_t unit,
  * for all copies of the step, in both directions. */
 PENSTOCK_API int penstock_gradient_on(penstock_engine* engine, uint32_t unit, uint32_t tensor,
                                       const void* values, int dtype, void* stream);
-/* Reports the mean loss of the step's forward, once a step and before it ends. Engines with the
- * option "reports_loss" take one with each step, and no others take any. A loss that is not finite
- * skips the step, and speaks against the newest commit; a finite one confirms that. While a loss
- * speaks against it and none for it, penstock_begin_commit fails with PENSTOCK_NUMERIC, and after
- * two losses in a row that are not finite no step begins. A step that is dropped says as much about
- * a commit. */
+/* Reports the mean loss of the step's forward, once a step and before it ends: for each step or for
+ * none, as the option "reports_loss" says or, without it, as the first step does. A loss that is
+ * not finite skips the step, and speaks against the newest commit; a finite one confirms that.
+ * While a loss speaks against it and none for it, penstock_begin_commit fails with
+ * PENSTOCK_NUMERIC, and after two losses in a row that are not finite no step begins. A step that
+ * is dropped says as much about a commit. */
 PENSTOCK_API int penstock_report_loss(penstock_engine* engine, double loss);
 /* Writes by what the loss of the open step is to be multiplied before its backward, or that of the
  * next step, if none is open: with the option "scales_loss" the engine's loss scale, static or

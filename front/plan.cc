@@ -157,7 +157,7 @@ Result<Plan> MakePlan(const std::string& config_text, const std::string& model,
   plan.engine.seed = options.seed;
   plan.reading = (plan.layout.largest_weight() + plan.layout.largest_record()) * 2;
   plan.cuda = options.cuda;
-  plan.reports_loss = options.reports_loss;
+  plan.losses = options.losses;
   plan.scales_loss = options.scales_loss;
   PENSTOCK_ASSIGN(plan.engine.host_memory, HostLimit(options, config));
   if (plan.cuda && !plan.on_device) PlanRoom(plan);

@@ -14,6 +14,7 @@
 #include "offload/layout.h"
 #include "zero/engine/engine_options.h"
 #include "zero/engine/memory_plan.h"
+#include "zero/session/step_life.h"
 #include "zero/states/committed_state.h"
 
 namespace penstock::front {
@@ -34,13 +35,13 @@ struct DeviceHomeBytes {
 struct Plan {
   zero::EngineOptions engine;  ///< `model` has an order
   offload::ShardLayout layout;
-  uint32_t slots = 0;         ///< of repeated units, on the caller's side
-  Bytes sums;                 ///< of gradients, beside the engine's
-  Bytes reading;              ///< a tile, for whoever reads states
-  bool cuda = false;          ///< the caller's memory is a CUDA device's
-  bool reports_loss = false;  ///< each step reports its loss
-  bool scales_loss = false;   ///< by the engine's loss scale
-  Bytes arriving;             ///< gradients on their way from there
+  uint32_t slots = 0;  ///< of repeated units, on the caller's side
+  Bytes sums;          ///< of gradients, beside the engine's
+  Bytes reading;       ///< a tile, for whoever reads states
+  bool cuda = false;   ///< the caller's memory is a CUDA device's
+  zero::LossReports losses = zero::LossReports::kAsFirstStep;
+  bool scales_loss = false;  ///< by the engine's loss scale
+  Bytes arriving;            ///< gradients on their way from there
   Bytes arriving_minimum;
   bool on_device = false;  ///< states are at home there, too
   DeviceHomeBytes device;  ///< what they take then

@@ -126,13 +126,17 @@ Result<zero::GradientNorm::Value> Training::Norm() {
 /// One loss a step: that of its micro-batches is their mean.
 Status Training::ReportLoss(double loss) {
   PENSTOCK_TRY(CheckReady());
-  if (!plan_.reports_loss) {
+  if (session_->life().losses() == zero::LossReports::kNever) {
     return MakeError(ErrorCode::kInvalidArgument,
-                     "a loss was reported, and the engine was made without the option "
-                     "\"reports_loss\"; make it with it, or report none");
+                     "the loss of step {} was reported, and {}; report that of each step from the "
+                     "first one on, or none",
+                     counts().step + 1,
+                     plan_.losses == zero::LossReports::kNever
+                         ? "the engine was made with \"reports_loss\": false"
+                         : "the steps before it reported none");
   }
   PENSTOCK_TRY(BeginStep());
-  if (!session_->awaits_loss()) {
+  if (!session_->takes_loss()) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "the loss of step {} was reported twice; report the mean loss of its "
                      "micro-batches once",
@@ -164,7 +168,7 @@ Status Training::CheckEnd(size_t groups, double max_norm, double loss_scale) {
                      "give it or 0",
                      loss_scale, this->loss_scale());
   }
-  if (step_ && session_->awaits_loss()) {
+  if (step_ && session_->requires_loss()) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "step {} ends before its loss was reported; report it first, or drop the step",
                      counts().step + 1);

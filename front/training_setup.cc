@@ -29,7 +29,7 @@ void KeepFromChildren(std::span<std::byte> memory) {
 
 /// The caller may have changed what led to skipped steps before a resume.
 zero::LifeRules RulesOf(const Plan& plan) {
-  zero::LifeRules rules = zero::LifeRules::Of(plan.engine.config, plan.reports_loss);
+  zero::LifeRules rules = zero::LifeRules::Of(plan.engine.config, plan.losses);
   if (!plan.scales_loss) rules.loss_scaling.reset();  // a step says by what it was scaled
   rules.commits_within_steps = true;
   rules.resumes_streaks = false;

@@ -8,14 +8,18 @@ the commit begins when all of it has, or with whatever the engine is used for ne
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock import _library, _state
+from penstock._losses import is_in_doubt, is_unproven
 from penstock._run import Run
 from penstock.errors import PenstockError
+
+_log = logging.getLogger("penstock")
 
 # The method with which a thing goes on after optimizer.step(), by duck type.
 _AFTER_STEP = (("get_last_lr", "step"), ("get_scale", "update"))
@@ -78,10 +82,25 @@ class Ending:
         self._begun = None
 
     def end(self) -> None:
-        """Begins what is due and finishes it, as the training ends. Not in a fork's child."""
-        if os.getpid() == self._process:
-            self.begin_due()
-            self.finish()
+        """Ends the commits of a training: makes what is due durable, and takes back what is in doubt.
+
+        Does nothing in a fork's child.
+        """
+        if os.getpid() != self._process:
+            return
+        self.begin_due()
+        self.finish()
+        if self.engine.closed or not is_in_doubt(self.engine.describe()):
+            return
+        self.close_step()
+        step = self.engine.take_back_commit()
+        if step is not None:
+            _log.warning(
+                "penstock: no loss after the commit of step %d was finite, so it was taken back; "
+                "run %s resumes from the commit before it",
+                step,
+                self.run.folder,
+            )
 
 
 class _Attached(dict[str, Any]):
@@ -228,7 +247,12 @@ class Commits:
         return _state.capture(self.attached, kept, **self._sections())
 
     def take_soon(self) -> None:
-        """Says that the step that has just ended is to be committed."""
+        """Says that the step that has just ended is to be committed.
+
+        While the last commit is in doubt, none takes the place of the one before it.
+        """
+        if is_in_doubt(self.ending.engine.describe()):
+            return
         self.ending.due = self._text()
         self._awaited = {
             name for name, thing in self.attached.items() if _method_after_step(thing) is not None
@@ -245,7 +269,15 @@ class Commits:
         self.ending.due = None
 
     def commit(self) -> None:
-        """Commits now, and returns when the commit is durable."""
+        """Commits now, and returns when the commit is durable.
+
+        Where steps report losses, the last step is committed once: until a loss confirms that
+        commit, another one would take the place of the one before it.
+        """
+        self.begin_due()
+        self.finish()
+        if is_unproven(self.ending.engine.describe()):
+            return
         text = self._text()
         self.ending.begin(text)
         self.finish()

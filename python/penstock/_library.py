@@ -277,6 +277,10 @@ class Engine:
         if handle:
             self._c.penstock_close(handle)
 
+    @property
+    def closed(self) -> bool:
+        return not self._handle
+
     def __del__(self) -> None:
         if getattr(self, "_handle", None):
             self.close()
@@ -345,6 +349,18 @@ class Engine:
 
     def note_idle(self, memories: Iterable[Any]) -> None:
         """Notes for memories of units that nothing enqueued from now on uses them."""
+
+    def report_loss(self, loss: float) -> None:
+        """Reports the mean loss of the step under way, or of the next one."""
+        check(self._c.penstock_report_loss(self._handle, loss))
+
+    def take_back_commit(self) -> int | None:
+        """Takes the newest commit back if it is in doubt; returns its step if it did."""
+        taken, step = ctypes.c_int(), ctypes.c_uint64()
+        check(
+            self._c.penstock_take_back_commit(self._handle, ctypes.byref(taken), ctypes.byref(step))
+        )
+        return step.value if taken.value else None
 
     def norm(self) -> tuple[float, bool]:
         """Returns the norm of the step's gradient, and whether it is finite."""

@@ -14,6 +14,7 @@ from penstock import _library, _rules, _state
 from penstock._commits import Commits, Ending
 from penstock._files import snapshot_of
 from penstock._hooks import Hooks
+from penstock._losses import Losses
 from penstock._named_commit import NamedCommit, said_of
 from penstock._opening import Opened, Opening
 from penstock._rows import Rows
@@ -60,6 +61,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
         self._clipped = 0  # the steps that had ended when `_max_norm` was given
         self._made = False
         self.rows = Rows({}, {})
+        self._losses = Losses()
         super().__init__(params, defaults)
         for number, group in enumerate(self.param_groups):
             _rules.check_group(group, number, self.defaults)
@@ -89,33 +91,51 @@ class ModuleOptimizer(torch.optim.Optimizer):
     # Steps.
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Callable[[], Any] | None = None, *, loss: Any = None) -> Any:
         """Performs a step with the gradients that the hooks have taken.
 
-        Returns when the updates have begun; the next use of a unit waits for its own.
+        Returns when the updates have begun; the next use of a unit waits for its own. A gradient or
+        a loss that is not finite changes nothing, with a warning.
+
+        Args:
+            closure: computes loss and gradients, as in torch.
+            loss: the loss of the step, if :meth:`report_loss` has not been given it. A commit is
+                confirmed by the next finite loss. After one that is not, no commit takes the place
+                of the last one that is confirmed; after two in a row the training ends, and the
+                commit in doubt is taken back.
         """
-        loss = None
+        computed = None
         if closure is not None:
             with torch.enable_grad():
-                loss = closure()
+                computed = closure()
+        if loss is not None:
+            self._losses.report(loss)
         if hasattr(self, "grad_scale"):
             raise InvalidArgumentError(
                 "penstock: torch's GradScaler does not see the gradients of a module that was "
                 "given to penstock.initialize; train in bf16"
             )
         if not self._runtime.take_gradients():
-            return loss  # as other optimizers of torch do
+            return computed  # as other optimizers of torch do
         # A step that fails may be made again, and one that has ended behind an interrupt may not.
         max_norm = self._max_norm if self._clipped == self._runtime.steps else 0.0
         self._commits.finish()
-        outcome = self._runtime.end_step(self.param_groups, max_norm, 1.0)
+        outcome = self._runtime.end_step(self.param_groups, max_norm, 1.0, self._losses.mean())
+        self._losses.clear()
         self._max_norm = 0.0
         self._commit = None
         self.grad_norm, self.skipped = outcome.grad_norm, outcome.skipped
         if self._commit_every > 0 and outcome.step % self._commit_every == 0:
             self._commits.take_soon()
         self.rows.end_step(outcome.step, self)
-        return loss
+        return computed
+
+    def report_loss(self, loss: Any) -> None:
+        """Reports the loss of the step under way, before :meth:`step`: a number or a tensor.
+
+        Call it once for each micro-batch, in each step or in none. See :meth:`step`.
+        """
+        self._losses.report(loss)
 
     _step_supports_amp_scaling = True  # so that a scaler is seen, and refused by a line
 
@@ -323,8 +343,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
     def close(self) -> None:
         """Frees everything. The module's parameters show NaN from then on."""
         try:
-            self._commits.begin_due()
-            self._commits.finish()
+            self._commits.ending.end()
         finally:
             self._commits.drop_due()
             self._runtime.close()

@@ -15,6 +15,7 @@ from penstock._amp import loss_scale_of
 from penstock._config import ConfigLike, optimizer_config, read_config, without_monitors
 from penstock._files import path_of
 from penstock._held import Held
+from penstock._losses import Losses, not_finite
 from penstock._named_commit import NamedCommit, said_of
 from penstock._parameters import partition, trained
 from penstock._rows import Rows
@@ -102,6 +103,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         self.max_norm = max_norm
         self.grad_norm = 0.0
         self.skipped = False
+        self._losses = Losses()
         super().__init__(params, defaults)
         section = _rules.optimizer_section(rule, self.defaults)
         given, monitors = without_monitors(read_config(config))
@@ -136,34 +138,52 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         for group, options in zip(self.param_groups, _state.decode(continued["groups"])):
             group.update(options)
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Performs a step. A gradient that is not finite changes nothing, with a warning.
+    def report_loss(self, loss: Any) -> None:
+        """Reports the loss of the step under way, before :meth:`step`: a number or a tensor.
+
+        Call it once for each micro-batch, in each step or in none. See :meth:`step`.
+        """
+        self._losses.report(loss)
+
+    def step(self, closure: Callable[[], Any] | None = None, *, loss: Any = None) -> Any:
+        """Performs a step. A gradient or a loss that is not finite changes nothing, with a warning.
+
+        Args:
+            closure: computes loss and gradients anew, as in torch.
+            loss: the loss of the step, if :meth:`report_loss` has not been given it. A commit is
+                confirmed by the next finite loss. After one that is not, no commit takes the place
+                of the last one that is confirmed; after two in a row the training ends, and the
+                commit in doubt is taken back.
 
         After it :attr:`grad_norm` has the norm before clipping, and :attr:`skipped` says whether
         nothing was changed.
         """
-        loss = None
+        computed = None
         if closure is not None:
             with torch.enable_grad():
-                loss = closure()
+                computed = closure()
+        if loss is not None:
+            self._losses.report(loss)
+        reported = self._losses.mean()
         loss_scale, found_inf = loss_scale_of(self)
         if found_inf:
-            self._made().skip_step()
+            self._made().skip_step(reported)
+            self._losses.clear()
             self.skipped = True
-            return loss
-        outcome = self._made().step(self.max_norm, loss_scale)
+            return computed
+        outcome = self._made().step(self.max_norm, loss_scale, reported)
+        self._losses.clear()
         if outcome is None:
-            return loss
+            return computed
         self.grad_norm, self.skipped = outcome.grad_norm, outcome.skipped
         if outcome.skipped:
             warnings.warn(
-                f"penstock: the gradient of step {outcome.step} is not finite (norm "
-                f"{outcome.grad_norm}); nothing was updated",
+                f"penstock: {not_finite(reported, outcome)}; nothing was updated",
                 stacklevel=3,
             )
-        self.rows.note(loss)
+        self.rows.note(computed if loss is None else loss)
         self.rows.end_step(outcome.step, self)
-        return loss
+        return computed
 
     @property
     def steps(self) -> int:

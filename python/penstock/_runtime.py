@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from penstock import _dtypes, _library, _overlaps, _rules
+from penstock._losses import not_finite
 from penstock._model import Entry
 from penstock._storage import Unit, memory_for, outdate
 from penstock._sums import DeviceSums
@@ -309,13 +310,20 @@ class Runtime:
             return norm
 
     def end_step(
-        self, param_groups: Sequence[Mapping[str, Any]], max_norm: float, loss_scale: float
+        self,
+        param_groups: Sequence[Mapping[str, Any]],
+        max_norm: float,
+        loss_scale: float,
+        loss: float | None = None,
     ) -> _library.Outcome:
         """Ends the step; all weights that are trained have to be brought anew."""
         with self.lock:
             self.begin()
             self.complete_gradients()
             scalars = [_rules.scalars(param_groups[number]) for number in self.groups]
+            if loss is not None:
+                self.engine.report_loss(loss)
+                self._open = True
             self._forget()
             self._ending = True
             outcome: _library.Outcome = self.engine.end_step(scalars, max_norm, loss_scale)
@@ -324,8 +332,8 @@ class Runtime:
                 self._bring_all()
         if outcome.skipped:
             warnings.warn(
-                f"penstock: step {outcome.step} was skipped, because its gradient is not finite; "
-                "no weight has changed",
+                f"penstock: step {outcome.step} was skipped: {not_finite(loss, outcome)}; no weight "
+                "has changed",
                 stacklevel=3,
             )
         return outcome

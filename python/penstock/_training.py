@@ -191,7 +191,9 @@ class Training:
                 self.weights.bring_all(self._at_once)
             yield
 
-    def step(self, max_norm: float, loss_scale: float) -> _library.Outcome | None:
+    def step(
+        self, max_norm: float, loss_scale: float, loss: float | None
+    ) -> _library.Outcome | None:
         """Gives the engine the gradients and ends the step; None if there are no gradients."""
         with self.guard():
             self.weights.bring_all()
@@ -200,16 +202,21 @@ class Training:
             if gradients is None:
                 return None
             self.commits.begin_due()
-            outcome = self._end_step(gradients, max_norm, loss_scale)
+            outcome = self._end_step(gradients, max_norm, loss_scale, loss)
             self._follow_step()
             self._take_soon()
             self.weights.bring_all(self._at_once)
             return outcome
 
-    def skip_step(self) -> None:
+    def skip_step(self, loss: float | None) -> None:
         """Counts a step whose gradients a scaler has found not finite."""
         with self.guard():
             self.commits.begin_due()
+            if loss is not None:
+                self.commits.finish()
+                self.commits.open_step = True
+                self.engine.report_loss(loss)
+                self.commits.close_step()
             self.calls += 1
             self._take_soon()
 
@@ -223,11 +230,14 @@ class Training:
         gradients: Sequence[tuple[Entry, torch.Tensor | None]],
         max_norm: float,
         loss_scale: float,
+        loss: float | None,
     ) -> _library.Outcome:
         numbers = [group.number for group in self.partition.groups]
         groups = [_rules.scalars(self.param_groups[number]) for number in numbers]
         self.commits.open_step = True
         try:
+            if loss is not None:
+                self.engine.report_loss(loss)
             for entry, gradient in gradients:
                 address = None if gradient is None else gradient.data_ptr()
                 dtype = entry.parameter.dtype if gradient is None else gradient.dtype
@@ -375,8 +385,7 @@ class Training:
                     self.weights.bring_all()
                 if give_up:
                     self.commits.drop_due()
-                self.commits.begin_due()
-                self.commits.finish()
+                self.commits.ending.end()
             finally:
                 if self._hooks is not None:
                     self._hooks.remove()

@@ -114,11 +114,39 @@ TEST_F(CApiLossesTest, AStepReportsOneLossWhereTheEngineTakesOne) {
   ExpectError(penstock_loss_scale(engine, nullptr), PENSTOCK_INVALID_ARGUMENT, "NULL");
 }
 
-TEST_F(CApiLossesTest, AnEngineThatTakesNoneRefusesALossAndConfirmsEveryCommit) {
+TEST_F(CApiLossesTest, WithoutTheOptionTheFirstStepDecidesForAll) {
+  penstock_outcome outcome{};
+  {
+    CTraining training = Make(json::object());
+    training.Fill();
+    ASSERT_EQ(Commit(training), PENSTOCK_OK) << penstock_error();
+    ASSERT_EQ(Step(training, 1, &outcome), PENSTOCK_OK) << penstock_error();
+    ASSERT_EQ(Commit(training), PENSTOCK_OK) << penstock_error();
+    EXPECT_EQ(training.engine().Describe()["commit"],
+              json({{"step", 1}, {"confirmed", false}, {"doubtful", false}}));
+    training.ForwardAndBackward(1);
+    ExpectError(penstock_end_step(training.engine().handle, kGroups, 2, 0, 1, &outcome),
+                PENSTOCK_INVALID_ARGUMENT, "step 2 ends before its loss was reported");
+    ASSERT_EQ(penstock_report_loss(training.engine().handle, kNaN), PENSTOCK_OK);
+    ASSERT_EQ(penstock_end_step(training.engine().handle, kGroups, 2, 0, 1, &outcome), PENSTOCK_OK)
+        << penstock_error();
+    EXPECT_EQ(outcome.skipped, 1);
+  }
   CTraining training = Make(json::object());
   training.Fill();
+  ASSERT_EQ(training.Step().step, 1U);
   ExpectError(penstock_report_loss(training.engine().handle, 1), PENSTOCK_INVALID_ARGUMENT,
-              "without the option \"reports_loss\"");
+              "the steps before it reported none");
+  ASSERT_EQ(Commit(training), PENSTOCK_OK) << penstock_error();
+  EXPECT_EQ(training.engine().Describe()["commit"],
+            json({{"step", 1}, {"confirmed", true}, {"doubtful", false}}));
+}
+
+TEST_F(CApiLossesTest, AnEngineThatTakesNoneRefusesALossAndConfirmsEveryCommit) {
+  CTraining training = Make({{"reports_loss", false}});
+  training.Fill();
+  ExpectError(penstock_report_loss(training.engine().handle, 1), PENSTOCK_INVALID_ARGUMENT,
+              "made with \"reports_loss\": false");
   ASSERT_EQ(training.Step().step, 1U);
   ASSERT_EQ(Commit(training), PENSTOCK_OK) << penstock_error();
   EXPECT_EQ(training.engine().Describe()["commit"],

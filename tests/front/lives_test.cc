@@ -86,7 +86,7 @@ class SessionDriver final : public Driver {
     const bool resumes = !plan.continue_from.empty();
     plan.engine.adopt = plan.continue_from;
     PENSTOCK_ASSIGN(driver->session_,
-                    zero::Session::Create(std::move(plan.engine), /*reports_loss=*/true,
+                    zero::Session::Create(std::move(plan.engine), zero::LossReports::kEachStep,
                                           *driver->device_, *driver->operators_));
     PENSTOCK_TRY(resumes ? driver->session_->Adopt().status() : driver->Fill());
     return std::unique_ptr<Driver>(std::move(driver));

@@ -92,6 +92,10 @@ class MemoryEngine:
     def close(self) -> None:
         self._closed = True
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     def describe(self) -> Any:
         units = [
             {
@@ -105,6 +109,7 @@ class MemoryEngine:
         ]
         step = {"step": self._steps, "optimizer_steps": self._steps, "slots": self._slots}
         state = {"uuid": "memory", "state_paths": [], "continued": False, "moved": False}
+        state["commit"] = None
         sums = {"micro_batches": self._micro_batches, "sums_on_device": False}
         return {**step, **state, **sums, "notices": [], "warnings": [], "units": units}
 

@@ -75,7 +75,7 @@ class ToyRun {
     uses_ = options.model.step;
     options.config.optimizer.lr = lr;
     auto session =
-        Session::Create(std::move(options), /*reports_loss=*/true, *device_, *operators_);
+        Session::Create(std::move(options), LossReports::kEachStep, *device_, *operators_);
     status_ = session.status();
     if (session.ok()) session_ = std::move(session).value();
   }

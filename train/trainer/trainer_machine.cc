@@ -185,8 +185,8 @@ Status MakeParts(const TrainOptions& given, const TrainJob& job, const StatePlan
   if (given.change_engine) given.change_engine(options);
   const Ranks::MakingFiles making(ranks);
   PENSTOCK_ASSIGN(machine.session,
-                  zero::Session::Create(std::move(options), /*reports_loss=*/true, *machine.device,
-                                        *machine.state_operators));
+                  zero::Session::Create(std::move(options), zero::LossReports::kEachStep,
+                                        *machine.device, *machine.state_operators));
   return {};
 }
 

@@ -10,26 +10,25 @@ namespace penstock::zero {
 
 using offload::Index;
 
-Result<std::unique_ptr<Session>> Session::Create(EngineOptions options, bool reports_loss,
+Result<std::unique_ptr<Session>> Session::Create(EngineOptions options, LossReports losses,
                                                  device::Device& device,
                                                  kernels::StateOperators& operators) {
   PENSTOCK_ASSIGN(options.model, WithOrder(std::move(options.model)));
   PENSTOCK_ASSIGN(std::unique_ptr<Engine> engine,
                   Engine::Create(std::move(options), device, operators));
-  auto session = std::make_unique<Session>(*engine, reports_loss);
+  auto session = std::make_unique<Session>(*engine, losses);
   session->owned_ = std::move(engine);
   return session;
 }
 
-Session::Session(Engine& engine, bool reports_loss)
-    : Session(engine, &engine, LifeRules::Of(engine.options().config, reports_loss)) {}
+Session::Session(Engine& engine, LossReports losses)
+    : Session(engine, &engine, LifeRules::Of(engine.options().config, losses)) {}
 
 /// Of the threads of a caller that computes by itself nothing is known.
 Session::Session(StatePort& states, DevicePort* device, const LifeRules& rules)
     : states_(states),
       device_(device),
       config_(states.options().config),
-      reports_loss_(rules.reports_loss),
       doing_(states.options().doing),
       life_(states.options().model, rules,
             {.seed = states.options().seed,
@@ -124,9 +123,10 @@ Result<Step> Session::BeginStep(std::optional<uint64_t> micro_batches) {
   PENSTOCK_TRY(BeginStates(state().step + 1));
   life_.BeginStep();
   micro_batches_ = of_step;
-  if (!reports_loss_) states_.AllowUpdates();
+  const bool reports = life_.losses() != LossReports::kNever;
+  if (!reports) states_.AllowUpdates();
   MutexLock lock(mutex_);
-  reporting_ = life_.steps_begun();
+  reporting_ = reports ? life_.steps_begun() : 0;
   loss_.reset();
   return Opened();
 }
@@ -220,7 +220,7 @@ void Session::Reduced(ModuleId module) {
 
 void Session::ReportLoss(uint64_t step, double loss) {
   MutexLock lock(mutex_);
-  if (!reports_loss_ || reporting_ != step || loss_) return;
+  if (reporting_ != step || loss_) return;
   loss_ = ReportedLoss{.value = loss, .at = std::chrono::steady_clock::now()};
   // With the mutex held: the step cannot end before, and what follows it is another step's.
   if (std::isfinite(loss)) states_.AllowUpdates();
@@ -290,7 +290,7 @@ Result<StepOutcome> Session::FinishOpen(const StepNote& note, StepEnd end) {
   const Result<GradientNorm::Value> gradient = FinishGradients();
   const std::optional<ReportedLoss> loss = TakeLoss();
   PENSTOCK_TRY(gradient.status());
-  if (reports_loss_ && !loss) {
+  if (life_.losses() == LossReports::kEachStep && !loss) {
     PENSTOCK_TRY(states_.SkipStep());
     return MakeError(
         ErrorCode::kInvalidArgument, "step {} was finished before its loss was reported; {}",

@@ -48,15 +48,14 @@ namespace penstock::zero {
 
 class Session {
  public:
-  /// Creates a session with an engine of its own. If `reports_loss`, every step reports the loss of
-  /// its forward, and updates wait for it. Otherwise none does, and every forward counts as finite.
-  /// Errors: those of Engine::Create.
-  static Result<std::unique_ptr<Session>> Create(EngineOptions options, bool reports_loss,
+  /// Creates a session with an engine of its own. The updates of a step that may report a loss wait
+  /// for it. Errors: those of Engine::Create.
+  static Result<std::unique_ptr<Session>> Create(EngineOptions options, LossReports losses,
                                                  device::Device& device,
                                                  kernels::StateOperators& operators);
   /// Makes a session on an engine that outlives it, of the model and with the configuration of the
   /// engine.
-  explicit Session(Engine& engine, bool reports_loss = true);
+  explicit Session(Engine& engine, LossReports losses = LossReports::kEachStep);
   /// Makes a session without a device, on states that outlive it, whose updates begin when a step
   /// ends.
   Session(StatePort& states, const LifeRules& rules) : Session(states, nullptr, rules) {}
@@ -132,10 +131,14 @@ class Session {
   Status CheckCommit() const;
 
   const StepLife& life() const { return life_; }
-  /// Whether the open step has to report its loss, and has not.
-  bool awaits_loss() EXCLUDES(mutex_) {
+  /// Whether the open step may report its loss, and has not.
+  bool takes_loss() EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    return reports_loss_ && reporting_ != 0 && !loss_;
+    return reporting_ != 0 && !loss_;
+  }
+  /// Whether it has to, before it ends.
+  bool requires_loss() EXCLUDES(mutex_) {
+    return life_.losses() == LossReports::kEachStep && takes_loss();
   }
   /// Returns the norm of the open step's gradient, once it is known; see Step::Norm.
   const std::optional<GradientNorm::Value>& gradient() const { return gradient_; }
@@ -217,9 +220,8 @@ class Session {
 
   std::unique_ptr<Engine> owned_;
   StatePort& states_;
-  DevicePort* const device_;      ///< none: the caller computes
-  const config::Config& config_;  ///< of the states
-  const bool reports_loss_;
+  DevicePort* const device_;                            ///< none: the caller computes
+  const config::Config& config_;                        ///< of the states
   const std::function<void(std::string_view)>& doing_;  ///< of the states
   StepLife life_;
   std::vector<Module> modules_;

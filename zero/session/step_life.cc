@@ -7,10 +7,10 @@
 
 namespace penstock::zero {
 
-LifeRules LifeRules::Of(const config::Config& config, bool reports_loss) {
+LifeRules LifeRules::Of(const config::Config& config, LossReports losses) {
   return {.step = {config.gradient_clipping, config.check_grad_overflow},
           .loss_scaling = config.loss_scaling,
-          .reports_loss = reports_loss,
+          .losses = losses,
           .two_slots = config.durable};
 }
 
@@ -141,7 +141,7 @@ void StepLife::OpenStep(bool repeated) {
 }
 
 void StepLife::ForwardDone(bool finite) {
-  PENSTOCK_CHECK(open_ && rules_.reports_loss);
+  PENSTOCK_CHECK(open_ && rules_.losses != LossReports::kNever);
   forward_is_finite_ = finite;
   commits_.ForwardDone(finite);
 }
@@ -168,7 +168,8 @@ Status StepLife::CheckEnd() const {
 
 std::optional<StepOrder> StepLife::EndStep(const StepDecision& decision) {
   PENSTOCK_CHECK(open_ && !repeated_ && !commits_.pending());
-  PENSTOCK_CHECK(forward_is_finite_ || !rules_.reports_loss);
+  PENSTOCK_CHECK(forward_is_finite_ || rules_.losses != LossReports::kEachStep);
+  rules_.losses = forward_is_finite_ ? LossReports::kEachStep : LossReports::kNever;
   const bool skipped = decision.skip;
   const bool forward_is_finite = forward_is_finite_.value_or(true);
   open_ = false;
@@ -265,7 +266,7 @@ Status StepLife::CheckCommit() const {
 }
 
 offload::CommitHead StepLife::BeginCommit() {
-  commits_.Begin(counts_.step, !rules_.reports_loss || proven_ || from_commit_);
+  commits_.Begin(counts_.step, rules_.losses != LossReports::kEachStep || proven_ || from_commit_);
   return counts_;
 }
 

@@ -20,7 +20,7 @@
 // and none
 //   for it, no commit takes the place of the one before. A commit is confirmed from the beginning
 //   if its weights gave a finite loss already, if they come from a commit, or if no step reports
-//   its loss.
+//   its loss, or none has ended that says whether steps do.
 // - The first failure ends the training: no step and no commit follows. What a caller can mend
 //   (kInvalidArgument) is no failure.
 //
@@ -60,17 +60,24 @@ struct StreakLimits {
   uint64_t zero_gradients = kMaxZeroGradients;
 };
 
+/// Which steps that end report the loss of their forward. That of all others counts as finite.
+enum class LossReports : uint8_t {
+  kEachStep,
+  kNever,
+  kAsFirstStep,  ///< each step if the first one that ends does, else none
+};
+
 struct LifeRules {
   StepRules step;
   std::optional<config::LossScaling> loss_scaling;  ///< none: the engine has no loss scale
-  bool reports_loss = true;  ///< each step that ends; false: none does, and each counts as finite
-  bool two_slots = true;     ///< a commit leaves the one before in place
+  LossReports losses = LossReports::kEachStep;
+  bool two_slots = true;              ///< a commit leaves the one before in place
   bool commits_within_steps = false;  ///< no update begins before its step ends
   bool resumes_streaks = true;  ///< skipped steps before a resume count as those in a row after it
   StreakLimits limits;
 
   /// Those of a configuration.
-  static LifeRules Of(const config::Config& config, bool reports_loss);
+  static LifeRules Of(const config::Config& config, LossReports losses);
 };
 
 /// What a caller says of one step in place of the rules and of the engine's loss scale.
@@ -116,6 +123,8 @@ class StepLife {
   /// Says that the open step uses a module, and that its gradient is complete.
   void Use(ModuleId module) { order_.Used(module); }
   void Reduce(ModuleId module) { order_.Reduced(module); }
+  /// Says which steps report their loss: never kAsFirstStep once a step has ended.
+  LossReports losses() const { return rules_.losses; }
   /// Says whether the loss that the open step reported is finite.
   void ForwardDone(bool finite);
   /// Returns what becomes of the open step. Errors: kNumeric for a gradient that is not finite and

@@ -54,7 +54,7 @@ Gpt2Rig::Gpt2Rig(const Gpt2Config& config, const BatchShape& shape, DType dtype)
       kernels::CreateModelOperators(*device, Gpt2Operators(config, shape, dtype, 1)).value();
   engine = std::make_unique<FakeEngine>(Gpt2Spec(config), dtype, *device,
                                         TestWeights(config, kSeed), shape.micro_batches);
-  session = std::make_unique<zero::Session>(*engine, /*reports_loss=*/false);
+  session = std::make_unique<zero::Session>(*engine, zero::LossReports::kNever);
   EXPECT_TRUE(session->Fill([](auto, auto, auto) { return Status(); }, {}).ok());
   checked = CheckedOperators::Create(*device, *operators).value();
   model = Gpt2::Create(config, shape, dtype, *device, *checked).value();

@@ -65,7 +65,7 @@ class History {
         return open();
       case Event::kDropFinite:
       case Event::kDropNotFinite:
-        return open() && LastOfStep() == Event::kBegin && rules_.reports_loss;
+        return open() && LastOfStep() == Event::kBegin && rules_.losses == LossReports::kEachStep;
       case Event::kPass:
         return !open();
       case Event::kBeginCommit:
@@ -287,7 +287,8 @@ class History {
   }
   bool Confirmed(size_t commit) const {
     const auto first = static_cast<size_t>(ProcessBegin(events_.size()));
-    if (!rules_.reports_loss || commit < first) return true;  // or of another process
+    if (rules_.losses != LossReports::kEachStep || commit < first)
+      return true;  // or of another process
     if (ProvenAt(commit) || FromCommitAt(commit)) return true;
     return std::ranges::any_of(LossesAfter(commit), std::identity());
   }

@@ -123,7 +123,7 @@ class Lives {
 
   /// Ends a step as a training would. Returns whether it became of the step what had to.
   bool End(Event event) {
-    if (rules_.reports_loss) life_.ForwardDone(event != Event::kLossNotFinite);
+    if (rules_.losses != LossReports::kNever) life_.ForwardDone(event != Event::kLossNotFinite);
     const GradientNorm::Value gradient{
         .norm = event == Event::kZero ? 0 : (event == Event::kOverflow ? kInfinity : 8),
         .finite = event != Event::kOverflow};
@@ -276,7 +276,7 @@ Search WithScale(int64_t hysteresis) {
 /// and of a caller. Then a rule is another one each time.
 std::vector<Search> Searches() {
   Search of_callers{.rules = Rules(true), .events = kOfCallers};
-  of_callers.rules.reports_loss = false;
+  of_callers.rules.losses = LossReports::kNever;
   of_callers.rules.commits_within_steps = true;
   of_callers.rules.resumes_streaks = false;
   std::vector<Search> others = {{.rules = Rules(false), .events = kOfCommits},
@@ -422,7 +422,7 @@ TEST(StepLifeTest, EveryRuleThatIsWrongIsFound) {
 
 TEST(StepLifeTest, TheOrderOfAStepIsPlannedWhenItEndsAndNotWhenItIsDropped) {
   LifeRules rules = Rules(true);
-  rules.reports_loss = false;
+  rules.losses = LossReports::kNever;
   StepLife life(TwoModules(), rules, {});
   life.FillAll();
   const auto step_backwards = [&] {
@@ -488,9 +488,32 @@ TEST(StepLifeTest, TheFirstFailureStaysAndWhatACallerCanMendIsNone) {
   }
 }
 
+TEST(StepLifeTest, TheFirstStepThatEndsDecidesWhetherStepsReportTheirLoss) {
+  for (const bool reports : {true, false}) {
+    LifeRules rules = Rules(true);
+    rules.losses = LossReports::kAsFirstStep;
+    StepLife life(TwoModules(), rules, {});
+    life.FillAll();
+    life.BeginCommit();
+    life.EndCommit({});
+    EXPECT_TRUE(life.CheckCommit().ok()) << "no step says yet that a loss is to come";
+    life.BeginStep();
+    life.ForwardDone(true);
+    life.DropStep();
+    EXPECT_EQ(life.losses(), LossReports::kAsFirstStep) << "a step that is dropped decides nothing";
+    life.BeginStep();
+    if (reports) life.ForwardDone(true);
+    life.EndStep({});
+    EXPECT_EQ(life.losses(), reports ? LossReports::kEachStep : LossReports::kNever);
+    life.BeginCommit();
+    life.EndCommit({});
+    EXPECT_EQ(life.commits().unproven(), reports);
+  }
+}
+
 TEST(StepLifeTest, WhatACallerSaysOfAStepTakesThePlaceOfTheRules) {
   LifeRules rules = Rules(true);
-  rules.reports_loss = false;
+  rules.losses = LossReports::kNever;
   rules.step.gradient_clipping = 1;
   StepLife life(TwoModules(), rules, {});
   life.FillAll();

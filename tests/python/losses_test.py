@@ -1,0 +1,133 @@
+"""Losses that a caller reports: they confirm commits, or speak against them."""
+
+from __future__ import annotations
+
+import math
+import os
+import unittest
+import warnings
+from typing import Any
+
+import optimizer_support  # noqa: F401  (finds the package)
+import penstock
+import torch
+from optimizer_support import OptimizerTest
+from penstock.errors import InvalidArgumentError, NumericError
+
+
+class LossesTest(OptimizerTest):
+    """Small trainings whose steps report their losses, at both levels."""
+
+    LEVELS = (1, 2)
+
+    def training(self, level: int, **options: Any) -> tuple[Any, Any]:
+        """Returns a module and its optimizer, in a run of the level."""
+        torch.manual_seed(7)
+        model = torch.nn.Linear(8, 8)
+        options = {"run": os.path.join(self.folder, f"run-{level}"), **options}
+        if level == 2:
+            config = {"penstock": {"commit_every_steps": options.pop("commit_every_steps", 0)}}
+            model, optimizer = penstock.initialize(model, config, **options)
+        else:
+            optimizer = penstock.AdamW(model.parameters(), **options)
+        self.addCleanup(optimizer.close)
+        return model, optimizer
+
+    def step(self, model: Any, optimizer: Any, loss: Any = None, reported: bool = True) -> None:
+        """Makes a step; ``loss`` is reported in place of the true one."""
+        true = model(torch.ones(2, 8)).square().sum()
+        true.backward()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            optimizer.step(loss=(true if loss is None else loss) if reported else None)
+        optimizer.zero_grad()
+
+    def test_a_commit_without_a_finite_loss_after_it_is_taken_back(self) -> None:
+        for level in self.LEVELS:
+            with self.subTest(level=level):
+                model, optimizer = self.training(level)
+                for _ in range(2):
+                    self.step(model, optimizer)
+                    optimizer.commit()
+                self.step(model, optimizer, math.nan)
+                self.assertTrue(optimizer.skipped)
+                with self.assertRaises(NumericError) as caught:
+                    optimizer.commit()
+                self.assert_line(caught.exception, "no loss after the commit of step 2 was finite")
+                with self.assertLogs("penstock", "WARNING") as logged:
+                    optimizer.close()
+                self.assertIn("commit of step 2", "".join(logged.output))
+                _, optimizer = self.training(level)
+                self.assertEqual(optimizer.steps, 1)
+
+    def test_a_finite_loss_after_one_that_is_not_lets_the_training_go_on(self) -> None:
+        for level in self.LEVELS:
+            with self.subTest(level=level):
+                model, optimizer = self.training(level, commit_every_steps=1)
+                for loss in (None, None, torch.tensor(math.inf), None):
+                    self.step(model, optimizer, loss)
+                optimizer.close()
+                _, optimizer = self.training(level)
+                self.assertEqual(optimizer.steps, 4)
+
+    def test_two_losses_in_a_row_that_are_not_finite_end_the_training(self) -> None:
+        for level in self.LEVELS:
+            with self.subTest(level=level):
+                model, optimizer = self.training(level)
+                for loss in (None, math.nan, math.nan):
+                    self.step(model, optimizer, loss)
+                with self.assertRaises(NumericError) as caught:
+                    self.step(model, optimizer)
+                self.assert_line(caught.exception, "losses of 2 steps in a row")
+
+    def test_steps_report_their_losses_all_or_none(self) -> None:
+        for level in self.LEVELS:
+            for reported in (False, True):
+                with self.subTest(level=level, reported=reported):
+                    run = os.path.join(self.folder, f"run-{level}-{reported}")
+                    model, optimizer = self.training(level, run=run)
+                    self.step(model, optimizer, reported=reported)
+                    with self.assertRaises(InvalidArgumentError) as caught:
+                        self.step(model, optimizer, reported=not reported)
+                    self.assert_line(
+                        caught.exception,
+                        "the loss of step 2" if not reported else "step 2 ends before its loss",
+                    )
+
+    def test_losses_change_no_bit_and_a_step_may_be_committed_twice(self) -> None:
+        for level in self.LEVELS:
+            with self.subTest(level=level):
+                weights = []
+                for reported in (False, True):
+                    run = os.path.join(self.folder, f"run-{level}-{reported}")
+                    model, optimizer = self.training(level, run=run)
+                    for _ in range(3):
+                        self.step(model, optimizer, reported=reported)
+                        optimizer.commit()
+                        self.assertEqual(
+                            optimizer.state_dict()["penstock"]["step"], optimizer.steps
+                        )
+                    weights.append(model(torch.ones(2, 8)).detach())
+                self.assertTrue(torch.equal(*weights))
+
+    def test_micro_batches_are_reported_one_by_one(self) -> None:
+        for level in self.LEVELS:
+            with self.subTest(level=level):
+                model, optimizer = self.training(level)
+                optimizer.report_loss(1)
+                optimizer.report_loss(torch.tensor([math.nan]))
+                self.step(model, optimizer)
+                self.assertTrue(optimizer.skipped)
+
+    def test_what_is_no_loss_is_refused_by_what_it_is(self) -> None:
+        for level in self.LEVELS:
+            _, optimizer = self.training(level)
+            for odd in ("1", True, [1.0], torch.ones(2), None):
+                with self.subTest(level=level, odd=odd):
+                    with self.assertRaises(InvalidArgumentError) as caught:
+                        optimizer.report_loss(odd)
+                    self.assert_line(caught.exception, "the loss is a ")
+
+
+if __name__ == "__main__":
+    unittest.main()
