@@ -15,8 +15,8 @@ using offload::TileId;
 void Training::Abandon() noexcept {
   if (!life().failure().ok()) return;
   session_->Fail(MakeError(ErrorCode::kUnavailable,
-                           "a call of this training ended for want of memory; go on from the last "
-                           "commit"));
+                           "a call of this training ended for want of memory; resume from the "
+                           "last commit"));
 }
 
 Status Training::CheckReady() {

@@ -61,7 +61,7 @@ Status UseStep(zero::CommittedState& state, const std::string& path, uint64_t st
                    "{}: {}; that of step {} was asked for", path, left, step);
 }
 
-/// Decides which commit is continued. Returns the notice about commits that were left.
+/// Decides from which commit the training resumes. Returns the notice about commits that were left.
 Result<std::string> UseCommit(zero::CommittedState& state, const Plan& plan) {
   if (!plan.continue_step) return offload::UseWholeCommit(state);
   PENSTOCK_TRY(UseStep(state, plan.continue_from.front(), *plan.continue_step));
@@ -146,7 +146,7 @@ Status Training::BuildInbox() {
   return {};
 }
 
-/// Goes on from a commit: in its files, or `from` another state, which is moved.
+/// Resumes from a commit: in its files, or `from` another state, which is moved.
 Status Training::Continue(std::unique_ptr<zero::CommittedState> from) {
   if (plan_.continue_from.empty()) return {};
   if (from != nullptr) return MoveFrom(*from);
@@ -159,7 +159,7 @@ Status Training::MoveFrom(const zero::CommittedState& from) {
   if (!plan_.layout.model.HasTensorsOf(from.model())) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "the commit in {} has other tensors, dtypes, groups or optimizer states than "
-                     "this model; continue it with the model and the rule that made it",
+                     "this model; resume it with the model and the rule that made it",
                      plan_.continue_from.front());
   }
   PENSTOCK_ASSIGN(const zero::TileFill fill, zero::FillFromState(plan_.layout, from));

@@ -93,7 +93,7 @@ std::string Advice(ReportKind kind, const std::optional<Pass>& pass, const Situa
                  ? "train in bf16, or raise fp16.min_loss_scale"
                  : "raise fp16.loss_scale, or set it to 0, which lets it find its own value";
     case ReportKind::kOverflows:
-      return "a longer fp16.loss_scale_window doubles less often; if overflows go on, train in "
+      return "a longer fp16.loss_scale_window doubles less often; if overflows persist, train in "
              "bf16";
   }
   return "";

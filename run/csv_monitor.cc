@@ -61,8 +61,8 @@ std::optional<uint64_t> SamplesOf(const std::string& line) {
 
 Error Damaged(const std::string& path, uint64_t line) {
   return MakeError(ErrorCode::kCorruption,
-                   "{}, line {}: it is not what csv_monitor writes there; the file is left as it "
-                   "is: mend it, or move it away, and --resume begins a new one",
+                   "{}, line {}: csv_monitor did not write this; the file is unchanged: repair "
+                   "it, or move it away, and --resume begins a new one",
                    path, line);
 }
 
@@ -83,7 +83,7 @@ Result<KeptLines> LinesUpTo(std::istream& file, const std::string& path, const s
       if (text != header) return Damaged(path, lines.number());
     } else {
       kept.has_more_lines = true;
-      if (kept.samples >= samples) break;  // what is behind the commit goes, whatever it is
+      if (kept.samples >= samples) break;  // everything after the commit is cut
       const bool follows = of_line && *of_line > kept.samples;
       if (!follows && !last) return Damaged(path, lines.number());
       if (!follows || *of_line > samples) break;

@@ -252,7 +252,7 @@ Status StepLife::CheckCommit() const {
         ErrorCode::kNumeric,
         "no loss after the commit of step {} was finite, and another commit would take "
         "the place of the last one that is good; compute a step whose loss is finite "
-        "first, or go on from that commit",
+        "first, or resume from that commit",
         *commits_.newest());
   }
   if (commits_.unproven()) {

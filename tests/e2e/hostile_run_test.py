@@ -264,7 +264,7 @@ class GoneTest(HostileFolderTest):
         program.send_signal(signal.SIGTERM)
         _, stderr = program.communicate(timeout=harness.TIMEOUT_S)
         self.assertEqual(program.returncode, 130, stderr)
-        self.assertIn(f"whether {run} is whole cannot be seen", stderr)
+        self.assertIn(f"cannot check whether {run} is intact", stderr)
 
     def test_a_new_run_that_fails_leaves_nothing(self):
         run = self.path("failing")

@@ -79,7 +79,7 @@ class KillTest(ResumeTest):
             except subprocess.TimeoutExpired:
                 program.kill()
                 _, stderr = program.communicate()
-        self.resumed_legs += "going on after" in stderr
+        self.resumed_legs += "resuming after" in stderr
         if program.returncode == -signal.SIGKILL:
             self.assertLess(delay, harness.TIMEOUT_S, "it hangs")
             self.kills += 1

@@ -83,7 +83,7 @@ std::string PlanNotice(const PlannedAndMeasured& figures, uint64_t steps, uint64
     parts += Part("seconds of a step", *planned.step_s, *measured.step_s, time);
   }
   if (parts.empty()) return "";
-  return "the run parts from its plan" + parts + "; penstock plan says what it counts with";
+  return "the run differs from its plan" + parts + "; penstock plan lists its assumptions";
 }
 
 }  // namespace penstock::train

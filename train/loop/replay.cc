@@ -95,8 +95,8 @@ Result<Origin> FindOrigin(const ReplayCommand& command, const Folder& run) {
   return NoSuchCommit(command, run, latest);
 }
 
-/// Whether the run went on from the snapshot as it is: it may have gone back since, and on with
-/// other numbers.
+/// Whether the run trained on from this snapshot: it may have resumed from an earlier one since,
+/// with other numbers.
 Status CheckIsOfRun(const Origin& origin, const RunInfo& current, const Folder& run) {
   if (!origin.snapshot) return {};
   PENSTOCK_ASSIGN(const std::string difference, DifferenceFromRow(run, origin.step, origin.row));
@@ -104,7 +104,7 @@ Status CheckIsOfRun(const Origin& origin, const RunInfo& current, const Folder& 
                             CommittedChanges(origin.info.changes, origin.step);
   if (difference.empty() && same_changes) return {};
   return Refused(fmt::format(
-      "--from {}: {} has gone back since that snapshot of step {}, and has other steps now{}; name "
+      "--from {}: {} was reset since that snapshot of step {}, and has other steps now{}; name "
       "a commit of these",
       *origin.snapshot, run.path(), origin.step,
       difference.empty() ? "" : fmt::format(" (step {}: {})", origin.step, difference)));
@@ -171,8 +171,8 @@ Result<TrainOptions> OptionsOf(const Replay& replay, bool fp32, const std::strin
   options.out = replay.scratch.path() + "/" + pass;
   options.device_memory = replay.command.device_memory;
   options.host_memory = replay.command.host_memory;
-  // One step more shows what the update of the last one was, and whoever looks for the first value
-  // that is not finite needs a step to follow.
+  // One more step shows the last one's update, and the search for the first non-finite value needs
+  // a step after it.
   const uint64_t beyond = StepAfter(replay.command.to, replay.current.skip_steps);
   options.steps = StepAfter(beyond, replay.current.skip_steps);
   options.device = info.training.device == "cuda" ? DeviceChoice::kCuda : DeviceChoice::kCpu;
@@ -351,7 +351,7 @@ Result<ReplayOutcome> RunReplay(const ReplayCommand& command) {
   PENSTOCK_ASSIGN(const Origin origin, FindOrigin(command, run));
   PENSTOCK_TRY(CheckIsOfRun(origin, current, run));
   PENSTOCK_TRY(CheckLast(command, origin, current));
-  // From here on the first Ctrl-C ends in an orderly way, whatever is done when it comes.
+  // From here on the first Ctrl-C at any moment ends in an orderly way.
   { const Interrupt taken(kReplayInterruptNotice); }
   PENSTOCK_ASSIGN(const ScratchFolder scratch, MakeScratch(command, current));
   return Run({.command = command,

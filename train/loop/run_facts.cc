@@ -51,7 +51,7 @@ Result<uint64_t> ConsumedSamples(const ResumePoint& from, const TrainJob& job) {
     return consumed;
   return MakeError(ErrorCode::kCorruption,
                    "--resume: the commit of step {} says that {} samples were taken, which are no "
-                   "whole micro-batches of {} ranks; go on from a snapshot, or start a new run",
+                   "whole micro-batches of {} ranks; resume from a snapshot, or start a new run",
                    from.train.step, consumed, job.world.size);
 }
 

@@ -105,7 +105,7 @@ void KeepToAddressSpace() {
     static_cast<void>(std::fputc(plain ? c : c == '\n' || c == '\r' ? ' ' : '?', stderr));
   }
   static_cast<void>(
-      std::fputs("; the program cannot go on, and what was committed is kept\n", stderr));
+      std::fputs("; the program cannot continue; committed steps are kept\n", stderr));
   std::_Exit(ExitCode(code));
 }
 

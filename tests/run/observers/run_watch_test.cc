@@ -93,7 +93,7 @@ TEST_F(RunWatchTest, AFileThatCannotBeWrittenIsReportedOnceAndWatchingGoesOn) {
   std::filesystem::create_directory(run_.Path(kReportsName));
   Step(1, kNotANumber);
   ASSERT_EQ(said_.size(), 2U);
-  EXPECT_THAT(said_[1], HasSubstr("what the run finds in its numbers is not kept"));
+  EXPECT_THAT(said_[1], HasSubstr("findings about numerics are not written"));
   Step(2, kNotANumber);
   EXPECT_EQ(said_.size(), 3U) << "the report of the second step";
 }
