@@ -13,7 +13,7 @@ std::string ForwardAdvice(const Situation& situation) {
         *situation.broken_by);
   }
   if (situation.dtype == DType::kFloat16) {
-    return "fp16 ends at 65504, and no loss scale mends a forward: train in bf16, whose range is "
+    return "fp16 ends at 65504, and no loss scale fixes a forward: train in bf16, whose range is "
            "that of fp32, or in fp32";
   }
   return "the weights or the data are broken: look at the rows of the step; go back to an earlier "

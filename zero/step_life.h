@@ -48,7 +48,7 @@ namespace penstock::zero {
 
 /// The training ends after this many skipped steps in a row,
 inline constexpr uint64_t kMaxSkippedInARow = 20;
-/// and after this many losses in a row that are not finite: other gradients mend no forward.
+/// and after this many losses in a row that are not finite: other gradients do not fix a forward.
 inline constexpr uint64_t kMaxLossesNotFinite = 2;
 /// and after this many steps in a row at one loss scale whose whole gradient is zero in fp16.
 inline constexpr uint64_t kMaxZeroGradients = 10;
