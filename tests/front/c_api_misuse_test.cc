@@ -179,7 +179,7 @@ TEST_F(CApiMisuse, ACommitsTextHasAnEnd) {
               "at most 64512 fit");
   ASSERT_EQ(penstock_begin_commit(handle, longest.c_str()), PENSTOCK_OK);
   ASSERT_EQ(penstock_finish_commit(handle), PENSTOCK_OK) << penstock_error();
-  ExpectError(penstock_continued(handle, nullptr), PENSTOCK_NOT_FOUND, "continues no commit");
+  ExpectError(penstock_continued(handle, nullptr), PENSTOCK_NOT_FOUND, "resumes from no commit");
 }
 
 TEST_F(CApiMisuse, AForkedChildIsRefusedAndTheParentGoesOn) {
