@@ -1,6 +1,6 @@
 // Compares two models, tensor by tensor, to find what a restart or an export has changed.
 //
-// One streamed pass: memory is a tile and a fixed chunk of each side, whatever the model's size.
+// One streamed pass: memory is a tile and a fixed chunk of each side, for any model size.
 // Threads: one.
 #pragma once
 

@@ -32,7 +32,7 @@ struct RemoteRank {
 /// Returns the command for the login shell there. It exits with 3 if the folder is missing.
 std::string RemoteCommand(const RemoteRank& rank);
 
-/// Returns the line that has the rank get a signal: "TERM\n". Precondition: SignalLine knows it:
+/// Returns the line that sends the rank a signal: "TERM\n". Precondition: SignalLine knows it:
 /// SIGINT, SIGTERM, SIGHUP, SIGKILL, SIGSTOP, SIGCONT.
 std::string SignalLine(int signal);
 

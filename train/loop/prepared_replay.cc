@@ -26,7 +26,7 @@ namespace {
 constexpr const char* kNotTheSame =
     "a replay computes bit for bit what the run computed, and this does not";
 
-/// The folder that has the rows up to the commit: of the run, or of its snapshot.
+/// The folder with the rows up to the commit: of the run, or of its snapshot.
 Result<Folder> FolderOfRows(const Folder& of, const ReplayOptions& replay) {
   return replay.snapshot ? OpenSnapshot(of, *replay.snapshot) : of.Reopen();
 }
@@ -55,7 +55,7 @@ Status CheckNumbers(const ResumePoint& from, const TrainOptions& options, const 
                    data ? fmt::format("put back what {} held", job.data_path) : kNotTheSame);
 }
 
-/// In another dtype, other instructions multiply.
+/// A replay in another dtype uses other instructions, and is not checked.
 Status CheckArithmetic(const ResumePoint& from, const ReplayOptions& replay,
                        const std::string& now) {
   const std::string before = ArithmeticOf(from.identity);

@@ -9,15 +9,15 @@
 namespace penstock::train {
 namespace {
 
-/// Whether what CheckCommit says of a commit is that nothing brings it back: its file is gone, or
-/// was damaged, or there is none.
+/// Whether CheckCommit's result means that a commit is lost: its file is gone, or damaged, or there
+/// is none.
 bool IsLost(const Status& commit) {
   if (commit.ok()) return false;
   return commit.error().code == ErrorCode::kNotFound ||
          commit.error().code == ErrorCode::kCorruption;
 }
 
-/// Whether the newest commit, of which CheckCommit says this, may give way to the one before.
+/// Whether a resume may use the commit before the newest one, given CheckCommit's result for that.
 bool MayResumeEarlier(const Status& commit, bool durable) {
   return durable && !commit.ok() && commit.error().code == ErrorCode::kCorruption;
 }
@@ -107,7 +107,7 @@ std::string HowToGoOn(const NumericFailure& failure, const zero::Session& sessio
         "{}",
         seen, lower, else_back);
   }
-  // A streak whose first step was computed again has named it, and zeros are finite.
+  // A search of the streak's first step has named it already, and zeros are finite.
   const std::string replay =
       failure.first_is_known || end.zero_gradient
           ? ""

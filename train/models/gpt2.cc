@@ -81,7 +81,7 @@ class Gpt2Model final : public Gpt2 {
   std::vector<LayerMagnitudes> Magnitudes() override;
 
  private:
-  /// Takes over the number of micro-batches of the step that begins.
+  /// Takes the number of micro-batches of the step that begins.
   void BeginStep(uint64_t micro_batches);
   uint64_t tokens() const { return micro_batches_ * micro_batch_ * sequence_; }
   uint64_t tokens_of_all_ranks() const { return tokens() * ranks_; }
