@@ -136,8 +136,7 @@ struct WrittenTensor {
   zero::ModuleId module{};
   CheckedOperators::Operation operation = CheckedOperators::Operation::kEmbedding;
   CheckedOperators::Role role = CheckedOperators::Role::kOutput;
-  std::optional<size_t>
-      parameter;  ///< the parameter that the operator uses, or whose gradient it is
+  std::optional<size_t> parameter;  ///< used by the operator, or whose gradient it is
 };
 WrittenTensor TensorOf(const CheckedOperators::Finding& finding,
                        const offload::ShardLayout& layout);
