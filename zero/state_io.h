@@ -37,8 +37,8 @@ struct StateIo {
   std::vector<std::string> notices;
   bool verifies_first_alone = false;  ///< of all commits
   ThreadPlan threads;                 ///< of the engine; the I/O engines' threads run there already
-  std::optional<offload::CommitRecord> adopted;  ///< the commit from which training continues
-  uint64_t setup_read_bytes = 0;  ///< read before training: to measure the drives, to adopt
+  std::optional<offload::CommitRecord> adopted;  ///< the commit from which training resumes
+  uint64_t setup_read_bytes = 0;  ///< read before training: to measure the drives, to resume
   uint64_t init_bytes = 0;
   /// The largest number told so far: a verifier's reads are subtracted when they begin and counted
   /// when they end, so the difference may shrink meanwhile.

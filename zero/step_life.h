@@ -101,7 +101,7 @@ class StepLife {
   /// Says that so many steps were made elsewhere, and how many of them were not skipped. Errors:
   /// kInvalidArgument unless the training is new.
   Status BeginAt(uint64_t step, uint64_t optimizer_steps);
-  /// Counts steps up to `last` that nobody computes. Errors: kInvalidArgument within a step, before
+  /// Counts steps up to `last` that are passed over. Errors: kInvalidArgument within a step, before
   /// the state was filled, or if `last` was counted already.
   Status PassOver(uint64_t last);
 
