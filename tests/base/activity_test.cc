@@ -16,7 +16,7 @@ void LetTimePass() {
   }
 }
 
-TEST(ActivityMeter, MeasuresNothingWhileNobodyIsBusy) {
+TEST(ActivityMeter, MeasuresNothingWhileNoThreadIsBusy) {
   const ActivityMeter meter;
   LetTimePass();
   const ActivityTotals totals = meter.Totals();

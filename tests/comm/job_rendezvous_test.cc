@@ -98,7 +98,7 @@ Launch WithToken(const Listener& listener, uint32_t rank, uint32_t size,
   return launch;
 }
 
-TEST(RendezvousTest, AllRanksLearnWhoAllAre) {
+TEST(RendezvousTest, AllRanksLearnAllMembers) {
   const Listener listener = Listen(0, true).value();
   const std::vector<Result<MeetingPoint>> meetings =
       ForEachRank(4, [&](uint32_t rank) { return Come(listener, At(listener, rank, 4)); });
@@ -122,7 +122,7 @@ TEST(RendezvousTest, RanksThatAreMissingAreNamedByAllThatAreThere) {
   }
 }
 
-TEST(RendezvousTest, WhoHasJoinedInTimeCountsThoughRankZeroReadsItLate) {
+TEST(RendezvousTest, ARankThatJoinedInTimeCountsThoughRankZeroReadsItLate) {
   const Listener listener = Listen(0, true).value();
   Stranger one(listener);
   one.Say(Hello(1, 2));
@@ -173,7 +173,7 @@ TEST(RendezvousTest, AnotherWorldSizeIsRefusedAndNamedByBoth) {
                         {"rank 1 of 2 did not join", "refused: rank 1 (host", "3 ranks"}));
 }
 
-TEST(RendezvousTest, AnotherRunIsRefusedAndGoesOnToTheNextPort) {
+TEST(RendezvousTest, AnotherRunIsRefusedAndTriesTheNextPort) {
   const Listener other = Listen(0, true).value();
   const Listener listener = Listen(0, true).value();
   const std::vector<Result<MeetingPoint>> meetings = ForEachRank(3, [&](uint32_t rank) {
@@ -209,7 +209,7 @@ TEST(RendezvousTest, StrangersDoNotDisturbTheMeeting) {
   for (Stranger& stranger : strangers) EXPECT_TRUE(stranger.IsClosed());
 }
 
-TEST(RendezvousTest, WhoDoesNotKnowTheTokenGetsNoPlaceAndLearnsNothingOfTheRun) {
+TEST(RendezvousTest, ACallerWithoutTheTokenGetsNoPlaceAndLearnsNothingOfTheRun) {
   const Listener listener = Listen(0, true).value();
   const std::string wrong(16, 'x');
   const std::vector<Result<MeetingPoint>> meetings = ForEachRank(2, [&](uint32_t rank) {
@@ -261,7 +261,7 @@ TEST(RendezvousTest, AGreetingOfAnotherVersionIsRefusedWithALine) {
   EXPECT_TRUE(meetings[0].ok() && meetings[1].ok());
 }
 
-TEST(RendezvousTest, WhoDoesNotGreetInTimeIsDroppedAndTheMeetingGoesOn) {
+TEST(RendezvousTest, ACallerThatDoesNotGreetInTimeIsDroppedAndTheMeetingContinues) {
   const Listener listener = Listen(0, true).value();
   const std::vector<Result<MeetingPoint>> meetings = ForEachRank(2, [&](uint32_t rank) {
     if (rank == 0) {
@@ -337,7 +337,7 @@ TEST(RendezvousTest, TwoProcessesWithOneRankAreBothNamed) {
 }
 
 // The listener's loop accepts the second process before it has read that the first has joined.
-TEST(RendezvousTest, WhoHasJoinedKeepsItsPlaceHoweverSoonAnotherComes) {
+TEST(RendezvousTest, ARankThatJoinedKeepsItsPlaceHoweverSoonAnotherComes) {
   const Listener listener = Listen(0, true).value();
   for (int round = 0; round < 200; ++round) {
     const std::vector<Result<MeetingPoint>> meetings = ForEachRank(2, [&](uint32_t rank) {

@@ -251,7 +251,7 @@ class GoneTest(HostileFolderTest):
                         os.unlink(path)
                     self.assert_ends(program, path, "is committed in ")
 
-    def test_a_run_whose_path_cannot_be_looked_at_goes_on_and_says_so(self):
+    def test_a_run_whose_path_cannot_be_checked_continues_and_says_so(self):
         drive, aside = self.make_folder("drive"), self.path("aside")
         run = os.path.join(drive, "run")
         program = self.start(run)

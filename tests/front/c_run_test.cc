@@ -298,7 +298,7 @@ TEST_F(CRunTest, AStateThatIsMovedReplacesTheOldOneInRunJson) {
   EXPECT_THAT(RunJson(run_)["leftovers"], IsEmpty());
 }
 
-TEST_F(CRunTest, ARunThatWasMovedGoesOnInItsFilesAndACopyInFilesOfItsOwn) {
+TEST_F(CRunTest, AMovedRunResumesInItsFilesAndACopyInItsOwn) {
   TrainTwoSteps(OnDrive(), kHomes[3]);
   const Trained expected = Uninterrupted(kHomes[3]);
   const std::string moved = root_ + "/moved";

@@ -142,7 +142,7 @@ TEST_P(ProductTest, AccumulationAddsTheSameValueWhateverWasThere) {
   }
 }
 
-TEST(ConvertingProductTest, HasScratchForItsPanelsWhateverTheSizes) {
+TEST(ConvertingProductTest, HasScratchForItsPanelsForAllSizes) {
   const Operand matrix{.dtype = DType::kBFloat16, .stride = 1'000'001};
   const auto product = MakeProduct(
       {.m = 1'000'001, .n = 1'000'001, .k = 1'000'001, .a = matrix, .b = matrix, .c = matrix},

@@ -42,7 +42,7 @@ class AsAnother {
   bool root_;
 };
 
-TEST(RunLockTest, WhoeverWaitedForALockWhoseFileWasRemovedTakesThatOfANewFile) {
+TEST(RunLockTest, AfterAWaitForALockWhoseFileWasRemovedThatOfANewFileIsTaken) {
   const TempFolder base;
   const std::string path = fs::canonical(base.Path()) / kLockName;
   std::optional<RunLock> first = RunLock::Take(base.Open()).value();
@@ -57,7 +57,7 @@ TEST(RunLockTest, WhoeverWaitedForALockWhoseFileWasRemovedTakesThatOfANewFile) {
   EXPECT_TRUE(FailsWith(RunLock::TryTake(base.Open()), ErrorCode::kUnavailable, {"in use"}));
 }
 
-TEST(RunLockTest, WhoMayNotWriteSharesTheLockThatIsThereAndMakesNone) {
+TEST(RunLockTest, AReaderWithoutWriteAccessSharesTheExistingLockAndMakesNone) {
   const TempFolder base;
   ASSERT_EQ(::chmod(base.Path().c_str(), 0555), 0);
   {

@@ -94,7 +94,7 @@ struct Listed {
   ObserverList list;
 };
 
-TEST(ObserverListTest, EachEventGoesRoundByTurnInWhateverOrderTheObserversCame) {
+TEST(ObserverListTest, EachEventIsCalledByTurnForAnyOrderOfAddition) {
   std::vector<Turn> turns(std::begin(kTurns), std::end(kTurns));
   // Each pair of neighbours comes in both orders.
   for (const bool reversed : {false, true}) {
