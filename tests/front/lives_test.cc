@@ -406,7 +406,7 @@ TEST_P(LivesTest, EveryEventComesToTheSameInBothFrontEnds) {
   }
 }
 
-TEST_P(LivesTest, OrdersThatNobodyChoseDoToo) {
+TEST_P(LivesTest, RandomOrdersDoToo) {
   for (const uint32_t seed : {1, 2, 3}) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);

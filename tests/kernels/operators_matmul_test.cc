@@ -126,7 +126,7 @@ TEST_P(ProductTest, AccumulatesInFp32) {
   }
 }
 
-TEST_P(ProductTest, AccumulationAddsTheSameValueWhateverWasThere) {
+TEST_P(ProductTest, AccumulationAddsTheSameValueToAnySum) {
   for (const Case& size : kCases) {
     Run run = MakeRun(size, Epilogue::kAccumulate, true, false, false);
     const Values before = run.c;

@@ -145,7 +145,7 @@ TEST_F(StateTakeBackTest, AReaderFindsTheCommitBeforeWithItsTiles) {
   }
 }
 
-TEST_F(StateTakeBackTest, TheCommitThatARunWentOnFromStandsAgain) {
+TEST_F(StateTakeBackTest, TheCommitFromWhichARunResumedStandsAgain) {
   auto file = Make(true);
   ASSERT_TRUE(CommitStep(*file, 1).ok());
   file.reset();

@@ -134,7 +134,7 @@ class ResumeTest : public EngineTest {
   }
 };
 
-TEST_F(ResumeTest, AnyHomeGoesOnInTheFilesOfAnyOtherWithTheSameBits) {
+TEST_F(ResumeTest, AnyHomeResumesInTheFilesOfAnyOtherWithTheSameBits) {
   const Placement homes[] = {
       {.name = "device", .parameters = Tier::kDevice, .optimizer = Tier::kDevice},
       {.name = "host", .parameters = Tier::kHost, .optimizer = Tier::kHost},
@@ -157,7 +157,7 @@ TEST_F(ResumeTest, AnyHomeGoesOnInTheFilesOfAnyOtherWithTheSameBits) {
   }
 }
 
-TEST_F(ResumeTest, ARuleOfTwoPassesGoesOnInAnyHomeWithTheSameBits) {
+TEST_F(ResumeTest, ARuleOfTwoPassesResumesInAnyHomeWithTheSameBits) {
   Placement nvme{.name = "nvme", .rule = {.hyper = kernels::LambHyperparameters{}}};
   Placement host = nvme;
   host.name = "host";
@@ -174,7 +174,7 @@ TEST_F(ResumeTest, ARuleOfTwoPassesGoesOnInAnyHomeWithTheSameBits) {
   }
 }
 
-TEST_F(ResumeTest, SeveralDrivesAndOneSlotGoOnInPlace) {
+TEST_F(ResumeTest, SeveralDrivesAndOneSlotResumeInPlace) {
   const Outcome whole = Whole(DType::kBFloat16);
   for (const Placement& placement : {Placement{.name = "two drives", .drives = {1, 3}},
                                      Placement{.name = "one slot", .durable = false},
@@ -285,7 +285,7 @@ TEST_F(ResumeTest, FilesOfOtherTilesAreRefusedAndLeftAlone) {
   EXPECT_THAT(Damages(**state), IsEmpty());
 }
 
-TEST_F(ResumeTest, WithOneSlotTheCommitIsGoneOnceTrainingGoesOn) {
+TEST_F(ResumeTest, WithOneSlotTheCommitIsGoneOnceTrainingContinues) {
   const Placement placement{.name = "one slot", .durable = false};
   const std::vector<std::string> paths = TrainToCommit(placement);
   {

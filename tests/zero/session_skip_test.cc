@@ -53,7 +53,7 @@ TEST_F(SessionSkipTest, ADroppedStepChangesNoBitWhereverItEnds) {
   }
 }
 
-TEST_F(SessionSkipTest, AStepThatIsDroppedAfterItsUpdatesBeganEndsTheTrainingAndSaysHowToGoOn) {
+TEST_F(SessionSkipTest, AStepThatIsDroppedAfterItsUpdatesBeganEndsTheTrainingAndSaysHowToResume) {
   Placement placement = kNvmeWithGradients;
   placement.smallest_host = false;
   const auto run = Begin(Options(placement));

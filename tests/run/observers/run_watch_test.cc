@@ -88,7 +88,7 @@ TEST_F(RunWatchTest, AnUpdateIsThatOfTheLastStepThatWasApplied) {
   EXPECT_THAT(said_[1], AllOf(HasSubstr("step 1"), HasSubstr("w")));
 }
 
-TEST_F(RunWatchTest, AFileThatCannotBeWrittenIsReportedOnceAndWatchingGoesOn) {
+TEST_F(RunWatchTest, AFileThatCannotBeWrittenIsReportedOnceAndWatchingContinues) {
   Begin();
   std::filesystem::create_directory(run_.Path(kReportsName));
   Step(1, kNotANumber);
@@ -119,7 +119,7 @@ TEST_F(RunWatchTest, ARunThatItsNumbersEndAloneLeavesABlackBox) {
   EXPECT_EQ(box.at("stop"), "the line");
 }
 
-TEST_F(RunWatchTest, ARunThatGoesOnHasNoEndAnyMoreAndDoesNotRepeatItsReports) {
+TEST_F(RunWatchTest, AResumedRunHasNoEndAnyMoreAndDoesNotRepeatItsReports) {
   Begin();
   Step(1, 2.3);
   Step(2, kNotANumber);

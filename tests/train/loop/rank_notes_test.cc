@@ -47,7 +47,7 @@ TEST_F(RankNotesTest, OneThatIsAloneKnowsAtOnceWhatItIsAsked) {
   EXPECT_THAT(notes.Waited(), IsEmpty());
 }
 
-TEST_F(RankNotesTest, RanksStopOnceAllHaveHeardOfItAndGoOnStopping) {
+TEST_F(RankNotesTest, RanksStopOnceAllHaveTheRequestAndKeepStopping) {
   RankNotes first = Of(0, 2);
   RankNotes second = Of(1, 2);
   const zero::StepNote healthy = first.Mine(false);
