@@ -32,7 +32,7 @@ class HubTest : public testing::Test {
   std::vector<Message> Finish(uint32_t rank) { return Say(rank, {.type = MessageType::kFinish}); }
   testing::AssertionResult EndsWith(EndKind kind, ErrorCode code,
                                     const std::vector<std::string>& parts) {
-    if (!hub_.ending().has_value()) return testing::AssertionFailure() << "it goes on";
+    if (!hub_.ending().has_value()) return testing::AssertionFailure() << "the job has not ended";
     if (hub_.ending()->kind != kind) return testing::AssertionFailure() << "another kind of end";
     return FailsWith(hub_.ending()->why, code, parts);
   }

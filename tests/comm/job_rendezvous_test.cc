@@ -38,7 +38,7 @@ Result<MeetingPoint> Come(const Listener& listener, const Launch& launch,
   return VisitMeeting(launch, timeout);
 }
 
-/// A connection to a listener that is nobody's.
+/// A connection to a listener of no rank.
 class Stranger {
  public:
   explicit Stranger(const Listener& listener)
@@ -267,7 +267,7 @@ TEST(RendezvousTest, ACallerThatDoesNotGreetInTimeIsDroppedAndTheMeetingContinue
     if (rank == 0) {
       return HostMeeting(At(listener, 0, 2), {&listener, 1}, kEnough, std::chrono::milliseconds(1));
     }
-    // Rank 0 waits for nobody else: only its own clock can have closed these.
+    // Rank 0 waits for no other rank: only its own clock can have closed these.
     Stranger silent(listener);
     Stranger slow(listener);
     slow.Send(EncodeMessage(Hello(1, 2))->substr(0, 20));
@@ -360,7 +360,7 @@ TEST(RendezvousTest, ARankThatJoinedKeepsItsPlaceHoweverSoonAnotherComes) {
 TEST(RendezvousTest, ARankThatJoinedAndEndedEndsTheMeeting) {
   const Listener listener = Listen(0, true).value();
   const std::vector<Result<MeetingPoint>> meetings = ForEachRank(3, [&](uint32_t rank) {
-    // Rank 1 hears of it, or comes when nobody answers any more.
+    // Rank 1 hears of it, or comes when rank 0 no longer answers.
     if (rank < 2) return Come(listener, At(listener, rank, 4), rank == 0 ? kEnough : seconds(2));
     Stranger one(listener);
     one.Say(Hello(2, 4));

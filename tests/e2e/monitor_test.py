@@ -1,4 +1,4 @@
-"""csv_monitor's files beside the rows of a run, whatever ends it; wall_clock_breakdown."""
+"""csv_monitor's files beside the rows of a run, after any end; wall_clock_breakdown."""
 import csv
 import os
 import re

@@ -13,7 +13,7 @@ class PackageRunTest(harness.PenstockTest):
         self.nvme = self.make_folder("nvme")
         self.conf = make_config(dtype="bf16", param="nvme", optimizer="nvme", nvme_path=self.nvme)
         self.trained_run = self.trained(self.conf, steps=2)
-        # The state is the engine's, whoever wrote run.json.
+        # The state is the engine's, no matter which program wrote run.json.
         self.state = harness.state_path(self.trained_run)
         self.run_folder = self.package_run("run", {"uuid": self.uuid(), "paths": [self.state]})
 

@@ -1,4 +1,4 @@
-"""A snapshot keeps a commit, whatever becomes of the run, also while it is training."""
+"""A snapshot keeps a commit, independent of the run's later commits, also while it is training."""
 import fcntl
 import os
 import shutil
@@ -28,7 +28,7 @@ class SnapshotTest(harness.PenstockTest):
         return os.path.join(run, "snapshots", name)
 
     def start(self, run, config):
-        """A training that goes on until it is stopped; it has done some steps."""
+        """A training that continues until it is stopped; it has done some steps."""
         self.runs += 1
         program = self.running(
             "train", "--model", self.make_model(), "--data", self.make_data(), "--config",

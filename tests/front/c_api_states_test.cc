@@ -1,4 +1,4 @@
-// Trainings that go on with states from elsewhere, and commits that are kept: through the C
+// Trainings that resume with states from elsewhere, and commits that are kept: through the C
 // interface.
 #include <gmock/gmock.h>
 

@@ -385,7 +385,7 @@ const std::vector<Script>& Scripts() {
       {"a doubtful commit is taken back, and the one before resumed",
        {kStep, kCommit, kStep, kCommit, kDropBad, kTakeBack, kStep, kResume, kStep, kCommit},
        "took back 2"},
-      {"what nobody doubts stands", {kStep, kCommit, kStep, kTakeBack, kStep}, "stands"},
+      {"a commit without doubt stands", {kStep, kCommit, kStep, kTakeBack, kStep}, "stands"},
       {"a commit beside the next step", {kStep, kBesides, kStep, kBesides, kStep}, "commit 2"},
       {"a step that was not committed is computed again",
        {kStep, kCommit, kStep, kStep, kResume, kStep, kCommit},

@@ -53,7 +53,7 @@ TEST(RunLockTest, AfterAWaitForALockWhoseFileWasRemovedThatOfANewFileIsTaken) {
   first.reset();
   waits.join();
   ASSERT_TRUE(second->ok()) << second->error().message;
-  EXPECT_TRUE(base.Has(kLockName)) << "a lock of a file that is gone keeps nobody out";
+  EXPECT_TRUE(base.Has(kLockName)) << "a lock of a removed file excludes no process";
   EXPECT_TRUE(FailsWith(RunLock::TryTake(base.Open()), ErrorCode::kUnavailable, {"in use"}));
 }
 

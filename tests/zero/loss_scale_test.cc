@@ -44,7 +44,7 @@ TEST(LossScaleTest, ResumesWithOtherRules) {
   EXPECT_EQ(after.value(), 512);
   EXPECT_EQ(after.state().scale, 512);
   const LossScale dynamic(Rules(16, 2), after.state());
-  EXPECT_EQ(dynamic.value(), 512) << "it goes on from there";
+  EXPECT_EQ(dynamic.value(), 512) << "it resumes from there";
 }
 
 TEST(LossScaleTest, FallsFrom2To12AtStep444AndEndsAt456) {

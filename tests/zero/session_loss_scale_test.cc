@@ -1,4 +1,5 @@
-// The loss scale in a training: what it does to gradients, norms and updates, and where it goes on.
+// The loss scale in a training: what it does to gradients, norms and updates, and how it is
+// resumed.
 #include <gmock/gmock.h>
 
 #include <limits>

@@ -51,7 +51,7 @@ TEST_F(LaunchTest, WhatAnotherLauncherLeftIsGoneAndTheRestIsThere) {
 }
 
 TEST_F(LaunchTest, RanksReadNothingAndHaveNoDescriptorsOfTheLauncher) {
-  // Whoever started this test may have left it some.
+  // The parent of this test may have set some.
   int inherited = 0;
   for (int fd = 3; fd < 1024; ++fd) {
     const int flags = ::fcntl(fd, F_GETFD);

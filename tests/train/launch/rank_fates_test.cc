@@ -175,7 +175,7 @@ TEST(RankFates, ARankThatDoesNotEndAfterTheSecondRequestIsEnded) {
   EXPECT_EQ(fates.deadline(), std::nullopt);
   const RankFates::Time again = kBegin + seconds(100);
   EXPECT_TRUE(fates.Interrupted(SIGINT, again));
-  EXPECT_TRUE(fates.Interrupted(SIGINT, again + seconds(1))) << "and whoever presses on is heard";
+  EXPECT_TRUE(fates.Interrupted(SIGINT, again + seconds(1))) << "and a further interruption counts";
   EXPECT_EQ(fates.Due(again + seconds(5)), RankFates::Order::kTerminate);
   EXPECT_EQ(fates.Due(again + seconds(11)), RankFates::Order::kKill);
   EXPECT_EQ(fates.Due(again + seconds(18)), RankFates::Order::kLeave);
