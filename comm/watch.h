@@ -28,7 +28,7 @@ namespace penstock::comm {
 
 /// How far a rank is, and what it does.
 struct Progress {
-  uint64_t pieces = 0;  ///< of work that others may wait for; see Job::Progressed
+  uint64_t pieces = 0;  ///< finished pieces of work that others may wait for; see Job::Progressed
   std::optional<Operation> enqueued = {};
   std::optional<Operation> begun = {};
   std::optional<Operation> ended = {};

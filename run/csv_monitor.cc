@@ -45,9 +45,9 @@ Result<std::string> FolderOf(const config::CsvMonitor& monitor) {
 
 /// The lines of a file that stay.
 struct KeptLines {
-  off_t end = 0;                ///< behind them; 0: not even the header
-  uint64_t samples = 0;         ///< of the last one; 0: there is none
-  bool has_more_lines = false;  ///< behind the header, that stay or not
+  off_t end = 0;                ///< end of the lines; 0: not even the header
+  uint64_t samples = 0;         ///< samples of the last line; 0: there is none
+  bool has_more_lines = false;  ///< there are lines after the header, kept or not
 };
 
 /// The samples of a line, or nothing if it is none.

@@ -25,7 +25,7 @@ namespace penstock::train {
 /// Which run is to be opened.
 struct RunRequest {
   std::optional<std::string> folder;    ///< none: a temporary run in the first of `nvme_paths`
-  std::vector<std::string> nvme_paths;  ///< which exist
+  std::vector<std::string> nvme_paths;  ///< existing folders
   RunKind kind = RunKind::kOptimizer;
   std::string program;  ///< version of the calling program
 };

@@ -47,7 +47,7 @@ class RankLink {
   }
 
   comm::Communicator& communicator_;
-  uint64_t step_ = 0;  ///< of the run; 0: before the first
+  uint64_t step_ = 0;  ///< current step; 0: before the first
   uint32_t index_ = 0;
 };
 

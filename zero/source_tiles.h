@@ -79,7 +79,7 @@ class SourceTiles {
     size_t pins = 0;    ///< also of threads that wait for the read
     uint64_t used = 0;  ///< number of the last use
     bool reading = false;
-    Status failure;  ///< of the read
+    Status failure;  ///< failure of the read
   };
 
   explicit SourceTiles(const offload::WholeState& state) : state_(state) {}

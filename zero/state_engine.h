@@ -156,15 +156,15 @@ class StateEngine : public StatePort {
   TensorFigures figures_;
   std::optional<TrustBlocks> trust_;      ///< if updates take two passes
   uint64_t version_ = 0;                  ///< updates of whole steps
-  bool updated_ = false;                  ///< at least one is of this process
-  std::optional<uint64_t> told_version_;  ///< whose update's figures were returned last
-  double lr_ = 0;                         ///< of this step
+  bool updated_ = false;                  ///< this process has made an update
+  std::optional<uint64_t> told_version_;  ///< version of the last returned figures
+  double lr_ = 0;                         ///< learning rate of this step
   uint64_t t_ = 0;
-  double lr_of_update_ = 0;                ///< of the last one
+  double lr_of_update_ = 0;                ///< learning rate of the last update
   std::atomic<size_t> arrived_ = 0;        ///< gradients of tiles in this step
   StepFigures figures_of_step_;            ///< as FinishGradients found them
   std::unique_ptr<PendingCommit> commit_;  ///< begun, and not finished
-  uint64_t evictions_before_ = 0;          ///< by initialisation
+  uint64_t evictions_before_ = 0;          ///< evictions during initialisation
   uint32_t shared_slots_ = 0;
   std::unique_ptr<offload::Schedule> schedule_;
   // The driver ends before the store that it takes tiles from.

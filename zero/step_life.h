@@ -183,7 +183,7 @@ class StepLife {
   size_t unfilled_;
   Status failure_;
   uint64_t losses_not_finite_ = 0;  ///< in a row
-  uint64_t zero_gradients_ = 0;     ///< in a row, at one loss scale
+  uint64_t zero_gradients_ = 0;     ///< zero gradients in a row, at one loss scale
   bool proven_ = false;
   bool from_commit_ = false;  ///< the weights as they are come from a commit
   // Of the step that was begun last.

@@ -24,7 +24,7 @@ struct LaunchCommand {
 struct LaunchSetting {
   /// The program of every rank: this one.
   std::string program = "/proc/self/exe";
-  Patience patience;  ///< with ranks that run after one has failed
+  Patience patience;  ///< time for ranks that run after one has failed
 };
 
 /// Runs the ranks to their end and returns the exit code of the launch: that of the first rank that
