@@ -21,7 +21,7 @@ namespace penstock::aio {
 namespace {
 
 constexpr Bytes kUsualAlignment = 4_KiB;
-constexpr Bytes kAllocatedUnit = 512_B;  // unit of st_blocks, whatever the file system's block size
+constexpr Bytes kAllocatedUnit = 512_B;  // unit of st_blocks on every file system
 
 int OpenRetrying(const char* path, int flags, mode_t mode = 0) {
   int fd = -1;

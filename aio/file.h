@@ -26,12 +26,13 @@ class File {
   /// Errors: kNotFound, kPermission, kUnavailable (no O_DIRECT), kOutOfSpace, kIo; each names the
   /// path.
   static Result<File> Open(const std::string& path, const OpenOptions& options);
-  /// Opens the file of an open descriptor once more, whatever its path leads to by now: with
-  /// O_DIRECT where the file system has it, else buffered (alignment() is 1). `path`: for messages.
-  /// Errors: of opening it.
+  /// Opens the file of an open descriptor once more, even if its path changed: with O_DIRECT where
+  /// the file system has it, else buffered (alignment() is 1). `path`: for messages. Errors: of
+  /// opening it.
   static Result<File> Reopen(int fd, const std::string& path, bool writable);
-  /// Takes over an open descriptor (a memfd, say) under a name for messages. It serves parts that
-  /// are not aligned as well, so it must not be O_DIRECT unless every request is aligned.
+  /// Takes ownership of an open descriptor (such as a memfd), with a name for messages. It serves
+  /// parts that are not aligned as well, so it must not be O_DIRECT unless every request is
+  /// aligned.
   static File Adopt(UniqueFd fd, std::string name, Bytes alignment);
   /// Makes a file in memory, for simulated drives: gone with the object. Errors: of memfd_create.
   static Result<File> InMemory(std::string name, Bytes alignment);

@@ -58,7 +58,7 @@ std::string StallWatch::LookForStall(Time now) {
   const bool others = last_return_ && now - *last_return_ < stall_after_;
   return fmt::format(
       "the drive does not answer{}: {} has been with {} for {:.3g} s{}; see the kernel log for the "
-      "state of the drive; the wait goes on",
+      "state of the drive; the wait continues",
       others ? ", though it answers others" : "", block, drive_, InSeconds(now - oldest->since),
       stalled == 1 ? "" : fmt::format(", and {} more with it", stalled - 1));
 }

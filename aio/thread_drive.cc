@@ -7,7 +7,7 @@
 namespace penstock::aio {
 
 void ThreadDrive::Submit(const BlockOperation& block) {
-  // Nobody is woken yet: the thread that submits reaps next, and takes a block itself.
+  // No thread is woken yet: the submitting thread reaps next, and takes a block itself.
   MutexLock lock(mutex_);
   work_.push_back(block);
 }

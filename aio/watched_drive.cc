@@ -21,7 +21,7 @@ WatchedDrive::WatchedDrive(std::unique_ptr<Drive> base, int queue_depth,
   if (thread.ok()) {
     thread_ = *std::move(thread);
   } else {
-    say_("nobody looks whether the drive answers: " + thread.error().message);
+    say_("a drive that stops answering is not reported: " + thread.error().message);
   }
 }
 

@@ -21,7 +21,7 @@
 
 namespace penstock {
 
-/// Tells a file or folder from all others, whatever it is called, as long as it exists.
+/// Identifies a file or folder, independent of its name, as long as it exists.
 struct FileId {
   dev_t device = 0;
   ino_t inode = 0;

@@ -44,7 +44,7 @@ Error MakeError(ErrorCode code, fmt::format_string<Args...> format, Args&&... ar
   return Error{code, fmt::format(format, std::forward<Args>(args)...)};
 }
 
-/// "No such file or directory" for ENOENT, whatever the locale. Any thread.
+/// "No such file or directory" for ENOENT, in any locale. Any thread.
 std::string ErrnoText(int error_number);
 
 /// An Error made from an errno value: "<what>: <errno text>", with the code that fits it (ENOSPC is

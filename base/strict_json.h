@@ -44,11 +44,10 @@ struct JsonOptions {
   JsonLines* lines = nullptr;  ///< gets the first line of each key; null: not collected
 };
 /// Parses `text` into `value`, unless something is wrong with the text: then `value` stays as it
-/// was, and one fault is returned. That is what ends the reading, a syntax error or a number beyond
-/// all bounds (kSyntax, kUnreadable), whatever was refused before it. Otherwise it is the first
-/// thing that is refused: a key that is there twice or a value that is nested too deep. Behind that
-/// nothing is looked at any more but the syntax and the bounds of numbers, and `lines` gets no more
-/// keys.
+/// was, and one fault is returned. A syntax error or a number beyond all bounds (kSyntax,
+/// kUnreadable) ends the parsing and is returned, even after another fault. Otherwise it is the
+/// first fault: a duplicate key or a value that is nested too deep. Behind that nothing is looked
+/// at any more but the syntax and the bounds of numbers, and `lines` gets no more keys.
 std::optional<JsonFault> ParseStrictly(std::string_view text, JsonOptions options,
                                        nlohmann::json* value);
 

@@ -93,7 +93,7 @@ void GlooExchanger::Abort(const Error& why) {
     if (ended_) return;
     ended_ = why;
     if (running_) {
-      // Whoever runs leaves.
+      // Running operations end.
       for (const auto& peer : peers_) {
         peer->call_from->abortWaitRecv();
         peer->receipt_from->abortWaitRecv();

@@ -10,7 +10,7 @@
 namespace penstock::comm {
 namespace {
 
-/// A rank that is alone: whatever all ranks do together is done.
+/// A single rank: collective operations return at once.
 class OneRankJob final : public Job {
  public:
   explicit OneRankJob(std::string host) : hosts_{std::move(host)} {}

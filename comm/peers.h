@@ -34,7 +34,7 @@ class Connection {
 
   /// Sends a frame, or as much of it as the socket takes.
   void Send(Frame frame);
-  /// Goes on with what was left.
+  /// Continues with the remaining bytes.
   void Flush();
   struct Received {
     size_t bytes;  ///< new bytes in arrived()

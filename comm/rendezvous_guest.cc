@@ -54,7 +54,8 @@ Result<Connection> Greet(const Launch& launch, const Endpoint& endpoint, SteadyT
     return StatusOf(*answer).error();
   }
   // A connection to an unused port of the own host may connect to itself.
-  return MakeError(ErrorCode::kUnavailable, "{}: nobody is there yet", EndpointName(endpoint));
+  return MakeError(ErrorCode::kUnavailable, "{}: nothing listens there yet",
+                   EndpointName(endpoint));
 }
 
 Result<MeetingPoint> AwaitStart(const Launch& launch, Connection connection,

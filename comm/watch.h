@@ -28,7 +28,7 @@ namespace penstock::comm {
 
 /// How far a rank is, and what it does.
 struct Progress {
-  uint64_t pieces = 0;  ///< of work that others may wait for; see Job::Progressed
+  uint64_t pieces = 0;  ///< finished pieces of work that others may wait for; see Job::Progressed
   std::optional<Operation> enqueued = {};
   std::optional<Operation> begun = {};
   std::optional<Operation> ended = {};
@@ -66,7 +66,7 @@ class Watch {
   /// A rank has shown that it lives. From the first time on, its silence is judged.
   void Alive(uint32_t rank);
   /// A rank says how far it is. Silence is not judged of a rank of which only this is heard: of the
-  /// one that watches. While it gets on with its pieces, nobody who may wait for it is stuck.
+  /// one that watches. While it makes progress, ranks that may wait for it are not stuck.
   void Heard(uint32_t rank, Progress progress);
   /// A rank's connection has closed. That is its end, unless it had nothing left to do (`finished`)
   /// or has told of an error.
@@ -106,8 +106,8 @@ class Watch {
   std::string EndedLine(uint32_t rank) const;
   std::optional<Error> StuckOperation() const;
   std::optional<Error> StuckCommit() const;
-  /// A line that names the first of the ranks that are missing, with what that one does and who
-  /// the others are.
+  /// A line that names the first of the ranks that are missing, with its current operation, and the
+  /// other ranks.
   Error Missing(std::string line, const std::vector<uint32_t>& ranks) const;
 
   std::vector<Member> members_;

@@ -36,8 +36,7 @@ class JsonReader {
   void AddAutomatic(AutomaticKey key) { automatic_.push_back(std::move(key)); }
   /// Paths of all keys that were asked for.
   const std::set<std::string>& known() const { return known_; }
-  /// Those of them that are an error whatever they say, with the key that is meant, if there is
-  /// one.
+  /// Keys among them that are an error with any value, with the intended key, if any.
   const std::map<std::string, std::string>& refused() const { return refused_; }
   /// Returns the message for each unknown key.
   std::vector<std::string> UnknownKeys() const;

@@ -107,7 +107,7 @@ class JsonSection {
   void Superseded(Instead instead, JsonRules rules);
   /// Keys of features that are not implemented: an error unless the value is one of `rule.off`.
   void Off(JsonRules rules);
-  /// A key that is an error whatever it says. `meant`: the path of the key that is meant.
+  /// A key that is an error with any value. `meant`: the path of the intended key.
   void Refuse(std::string_view key, const std::string& message, std::string meant = {});
   /// Keys that mean nothing while their feature is off: type-checked.
   void Inert(JsonRules rules);
@@ -135,7 +135,7 @@ class JsonSection {
 
 /// The value as JSON on one line, cut where it is long.
 std::string Show(const nlohmann::json& value);
-/// A path for a message: on one line whatever its keys are made of.
+/// A path for a message: on one line for any keys.
 std::string ShowPath(const std::string& path);
 /// The number as an integer, where it is one that fits ("5e8" does).
 std::optional<int64_t> AsInteger(const nlohmann::json& value);

@@ -50,7 +50,7 @@ constexpr std::pair<Instead, std::string_view> kTexts[] = {
     {Instead::kPrecision,
      "a step computes in the model's type throughout, and a gradient is rounded to it once"},
     {Instead::kAccumulation,
-     "gradients are accumulated in fp32 whatever it says, and rounded once to the model's type"},
+     "gradients are always accumulated in fp32, and rounded once to the model's type"},
     {Instead::kModelConfig, "the model's config.json says it"},
     {Instead::kEpoch,
      "every batch is whole, and a run without --steps leaves out the rows that fill none"},

@@ -111,7 +111,7 @@ void CudaQueue::Wait(const Event& event, WaitReason reason) {
   if (spans_ && reason == WaitReason::kData) spans_->BeginWait();
   const Status enqueued =
       CudaStatus(cudaStreamWaitEvent(stream_, state->handle(), 0), "waiting for an event");
-  // The events and calls after a wait come after it, whatever happens.
+  // The events and calls after a wait must come after it in any case.
   if (!enqueued.ok()) event.Wait();
   Take(enqueued);
   EndSpan();

@@ -1,7 +1,7 @@
-// Host memory in which gradients arrive from a device before they are added where they belong: a
-// ring of bytes. A caller that takes a piece waits only while the room is full.
+// Host memory in which gradients arrive from a device before they are added up: a ring of bytes. A
+// caller that takes a piece waits only while the room is full.
 //
-// Threads: one takes; another one gives back, in the order in which pieces were taken.
+// Threads: one takes pieces; another gives them back, in the order in which they were taken.
 #pragma once
 
 #include <cstddef>
@@ -25,9 +25,9 @@ class ArrivalRoom {
 
   /// The smallest room: some pieces of 4 MiB, or as large as the largest gradient in fp32.
   static Bytes Minimum(const offload::ShardLayout& layout);
-  /// The largest room that is of use: all gradients of a micro-batch in the dtypes of their
-  /// weights, if several are added up; the smallest room otherwise, as then hardly any come through
-  /// it.
+  /// The largest useful room: all gradients of a micro-batch in the dtypes of their weights, if
+  /// several micro-batches are added up; the smallest room otherwise, as then few gradients pass
+  /// through it.
   static Bytes Maximum(const offload::ShardLayout& layout, uint64_t micro_batches);
 
   /// `size`: a multiple of kAlignment; 0 if nothing is trained. Errors: kOutOfMemory.
@@ -35,9 +35,9 @@ class ArrivalRoom {
   /// Returns the next piece, of at most `wanted` bytes, rounded up to kAlignment, and at least one
   /// element. Waits while the room is full.
   std::span<std::byte> Take(Bytes wanted) EXCLUDES(mutex_);
-  /// Gives back the piece that was taken first of those that were not given back.
+  /// Gives back the oldest piece that is still taken.
   void GiveBack(std::span<std::byte> piece) EXCLUDES(mutex_);
-  /// How often a piece was waited for.
+  /// Returns how often Take waited.
   uint64_t waits() const EXCLUDES(mutex_);
   /// Returns all of it.
   std::span<std::byte> bytes() const { return {mapping_.data(), mapping_.size().value}; }
@@ -47,7 +47,7 @@ class ArrivalRoom {
   uint64_t size_ = 0;
   mutable Mutex mutex_;
   CondVar given_back_;
-  // Of all bytes that were ever taken and given back; their remainders are places in the ring.
+  // Count all bytes ever taken and given back; modulo the size they are places in the ring.
   uint64_t taken_ GUARDED_BY(mutex_) = 0;
   uint64_t given_ GUARDED_BY(mutex_) = 0;
   uint64_t waits_ GUARDED_BY(mutex_) = 0;

@@ -32,7 +32,7 @@ Status GiveText(const std::string& text, char** out);
 /// Errors: kUnavailable in a fork of the process that made `what`.
 Status CheckProcess(const char* what, pid_t process);
 
-/// Calls `function`, which returns a Status, and turns what comes of it into a code. The bits of a
+/// Calls `function`, which returns a Status, and turns its result into a code. The bits of a
 /// training do not depend on how the caller's thread computes.
 template <typename Function>
 int Guard(Function function) {

@@ -53,7 +53,7 @@ void CallTeam::Drain() {
   while (!calls_.empty()) one_done_.Wait(mutex_);
 }
 
-/// One thread waits for the event, and the others for that one.
+/// One thread waits for the event, and the others wait for that thread.
 void CallTeam::Await(Call& call) {
   while (!call.reached) {
     if (call.awaited) {
@@ -83,7 +83,7 @@ void CallTeam::Run(uint64_t number) {
       call.work({.number = number, .of = size_});
     }
     if (--call.left > 0) continue;
-    // It is the first that is left, and stays: no call behind it has this thread's share.
+    // The call is the first one left, and stays: this thread has no share of a later call.
     {
       const MutexUnlock unlocked(mutex_);
       call.done();

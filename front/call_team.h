@@ -1,11 +1,11 @@
-// Carries out calls in their order by several threads, each of which does its share of every call.
+// Executes calls in order on several threads, each of which does its share of every call.
 //
 // A call has an event of the work before it. A thread does its share of a call once the event is
-// reached and its own share of the call before is done; it waits for no other thread. What follows
-// a call runs when all shares of it are done, so in the order of the calls as well.
+// reached and its own share of the previous call is done; it waits for no other thread. The
+// continuation of a call runs when all its shares are done, so in the order of the calls as well.
 //
-// Threads: one at a time feeds it. Calls may not. The threads start with the first call; where the
-// system gives none, the feeding thread does everything.
+// Threads: one at a time adds calls; calls may not add any. The team's threads start with the first
+// call; if the system gives none, the adding thread does everything.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ namespace penstock::front {
 
 class CallTeam {
  public:
-  /// A feeder that is this many calls ahead is held back until one of them is done.
+  /// A thread that adds calls waits if it is this many ahead.
   static constexpr size_t kMaxQueued = size_t{1} << 16;
 
   /// Share `number` of `of`, which is the same in all calls.
@@ -33,9 +33,9 @@ class CallTeam {
   };
   using Work = std::function<void(const Share& share)>;
 
-  /// `name`: of the threads.
+  /// `name`: the threads' name.
   CallTeam(std::string name, int threads) : name_(std::move(name)), wanted_(threads) {}
-  /// Carries out what is left.
+  /// Executes the remaining calls.
   ~CallTeam();
   CallTeam(const CallTeam&) = delete;
   CallTeam& operator=(const CallTeam&) = delete;
@@ -50,7 +50,7 @@ class CallTeam {
     device::Event before;
     Work work;
     std::function<void()> done;
-    uint64_t left = 0;     ///< shares
+    uint64_t left = 0;     ///< shares that are not done
     bool awaited = false;  ///< a thread waits for the event
     bool reached = false;
   };
@@ -62,12 +62,12 @@ class CallTeam {
   const std::string name_;
   const int wanted_;
   bool started_ = false;
-  uint64_t size_ = 0;  ///< threads; as it is once there are calls
+  uint64_t size_ = 0;  ///< number of threads; fixed by the first call
   Mutex mutex_;
   CondVar changed_;  ///< there is another call, or an event is reached
   CondVar one_done_;
-  std::deque<Call> calls_ GUARDED_BY(mutex_);  ///< that are not done
-  uint64_t first_ GUARDED_BY(mutex_) = 0;      ///< the number of the first of them
+  std::deque<Call> calls_ GUARDED_BY(mutex_);  ///< calls that are not done
+  uint64_t first_ GUARDED_BY(mutex_) = 0;      ///< number of the first of calls_
   bool ending_ GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;  ///< last: they use all the others
 };

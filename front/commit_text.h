@@ -1,4 +1,4 @@
-// What a commit of a run says (docs/run_format.md, "The text of a commit"): the identity of its
+// The text of a run's commit (docs/run_format.md, "The text of a commit"): the identity of its
 // training, and the caller's part.
 //
 // Threads: any.
@@ -10,9 +10,9 @@
 
 namespace penstock::front {
 
-/// What a commit must agree in to be continued.
+/// The values that a commit must have to be resumed.
 struct Identity {
-  std::string keys = "{}";  ///< a JSON object, by whose keys a difference has a name
+  std::string keys = "{}";  ///< a JSON object, whose keys name differences
   std::string older;        ///< what commits of the package's older format have in its place
 };
 
@@ -21,7 +21,7 @@ Result<std::string> MakeCommitText(const Identity& identity, const std::string& 
 
 /// Returns the caller's part of a commit's text, also of the package's older format. `run`: for
 /// messages. Errors: kCorruption if it is no text of a run; kInvalidArgument if it is of another
-/// training than `identity`, and in what.
+/// training than `identity`, naming the difference.
 Result<std::string> CallersPart(const std::string& text, const Identity& identity,
                                 const std::string& run);
 

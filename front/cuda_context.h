@@ -1,5 +1,5 @@
-// Which context of CUDA's driver a call works in: that of its stream, whatever the calling thread
-// has. A thread of torch's autograd has none before it first calls CUDA's runtime.
+// The context of CUDA's driver that a call uses: that of its stream, not that of the calling
+// thread. A thread of torch's autograd has no context before its first call of CUDA's runtime.
 //
 // Threads: any.
 #pragma once
@@ -11,11 +11,11 @@
 
 namespace penstock::front {
 
-/// Whether a stream is one of those that belong to no context, and mean that of the calling thread.
+/// Whether a stream belongs to no context, and so means the context of the calling thread.
 bool IsDefaultStream(CuStream stream);
 
-/// Returns the context of a stream; of the default streams that of the calling thread, which may be
-/// null. Errors: of the driver.
+/// Returns the context of a stream; for default streams the calling thread's, which may be null.
+/// Errors: of the driver.
 Result<CuContext> ContextOf(const CudaDriver& driver, CuStream stream);
 
 /// Makes a context the calling thread's current one until the object ends; then the one before, or
@@ -27,7 +27,7 @@ class ContextScope {
   ContextScope(ContextScope&& other) noexcept
       : driver_(std::exchange(other.driver_, nullptr)), before_(other.before_) {}
   ContextScope& operator=(ContextScope&&) = delete;
-  /// What the driver answers changes nothing: it may be gone already, when the process ends.
+  /// Ignores the driver's answer: at the end of the process the driver may be gone already.
   ~ContextScope();
 
  private:

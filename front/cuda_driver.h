@@ -1,4 +1,4 @@
-// What is called of CUDA's driver, by the names and types of its manual, without its headers.
+// The functions used of CUDA's driver, with the names and types of its manual, without its headers.
 //
 // The library is loaded when it is first needed: a machine without a GPU does not have it.
 //
@@ -47,7 +47,7 @@ struct CudaDriver {
   CuResult (*event_destroy)(CuEvent event);
   CuResult (*get_error_name)(CuResult error, const char** name);
 
-  /// Ok for success; else a line that says what was being done and what the driver calls it.
+  /// Ok for success; else a line with `doing` and the driver's name for the error.
   Status Check(CuResult result, const std::string& doing) const;
 };
 

@@ -1,4 +1,4 @@
-// What the C interface says of a training and of a plan, as JSON (docs/c_api.md).
+// The descriptions of a training and of a plan in the C interface, as JSON (docs/c_api.md).
 #pragma once
 
 #include <string>

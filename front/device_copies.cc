@@ -52,7 +52,7 @@ Status DeviceCopies::Register(std::span<std::byte> memory) {
   return {};
 }
 
-/// The driver may be gone already, when the process ends: then so is the registration.
+/// At the end of the process the driver may be gone already, and the registration with it.
 DeviceCopies::~DeviceCopies() {
   static_cast<void>(Wait());
   const Result<ContextScope> scope = ContextScope::Enter(driver_, context_);
@@ -130,7 +130,7 @@ void DeviceCopies::WaitFor(CuEvent event) {
   events_.push_back(event);
 }
 
-/// Returns the event of all work of a stream so far. Without one, that has ended.
+/// Returns an event after all work of a stream so far. If there is none, the work has ended.
 device::Event DeviceCopies::PointOf(CuStream stream) {
   Result<CuEvent> event = Record(stream);
   if (event.ok()) return device::Event(std::make_shared<StreamPoint>(*this, *event));

@@ -1,12 +1,12 @@
 // Copies between the engine's host memory and memory of a CUDA device, on streams of the caller's.
 //
-// What is to follow a copy on the host runs on threads of the engine, in the order of the calls,
-// when an event behind the copy is reached: one thread for weights, which only gives memory back,
-// and a team for gradients, which are added up. So weights wait for no gradient. (A host function
-// of the driver's would hold the stream up, would run in no order with those of other streams, and
-// would never run after a failure of the device, for which the engine would then wait for ever.)
+// Host work after a copy runs on threads of the engine, in the order of the calls, when an event
+// after the copy is reached: one thread for weights, which only gives memory back, and a team for
+// gradients, which are added up. So weights wait for no gradient. (A host function of the driver
+// would block the stream, would run in no order with those of other streams, and would never run
+// after a failure of the device, so that the engine would wait forever.)
 //
-// Threads: one at a time, but for the threads of its own.
+// Threads: one at a time, besides its own threads.
 #pragma once
 
 #include <cstddef>
@@ -27,13 +27,13 @@ namespace penstock::front {
 
 class DeviceCopies {
  public:
-  /// Registers `memory`, all that copies touch on the host, in the context of `stream`, of which
-  /// every later stream has to be. The memory outlives the object. `gradient_threads`: how many add
-  /// gradients up. Errors: kUnavailable without a driver, and if neither the stream nor the calling
+  /// Registers `memory`, all host memory of the copies, in the context of `stream`, to which every
+  /// later stream must belong. The memory outlives the object. `gradient_threads`: threads that add
+  /// up gradients. Errors: kUnavailable without a driver, and if neither the stream nor the calling
   /// thread has a context; kOutOfMemory.
   static Result<std::unique_ptr<DeviceCopies>> Create(
       CuStream stream, const std::vector<std::span<std::byte>>& memory, int gradient_threads);
-  /// Waits for all copies and what follows them.
+  /// Waits for all copies and the host work after them.
   ~DeviceCopies();
   DeviceCopies(const DeviceCopies&) = delete;
   DeviceCopies& operator=(const DeviceCopies&) = delete;
@@ -43,25 +43,25 @@ class DeviceCopies {
   /// another context.
   Result<ContextScope> Enter(CuStream stream) const;
 
-  // Enqueue a copy. The host's side stays as it is until what follows it runs.
+  // Enqueue a copy. Its host memory must not change until the host work after it runs.
   Status ToDevice(CuStream stream, CuDevicePointer to, std::span<const std::byte> from);
   Status ToHost(CuStream stream, std::span<std::byte> to, CuDevicePointer from);
   using Done = std::function<void(const Status& copied)>;
-  /// Has `done` called when all that was enqueued on the stream before has ended; with the failure
-  /// if a copy has failed. It is called in any case, and may not enqueue anything.
+  /// Calls `done` when all earlier work of the stream has ended, with the failure if a copy has
+  /// failed. `done` is always called, and may not enqueue anything.
   Status AfterWeights(CuStream stream, Done done);
-  /// The same for a gradient, of which several threads do a share of `work` before, unless a copy
-  /// has failed. Gradients are worked on and done in the order of the calls.
+  /// The same for a gradient. Before `done`, several threads each do a share of `work`, unless a
+  /// copy has failed. Gradients are processed and completed in the order of the calls.
   Status AfterGradient(CuStream stream, CallTeam::Work work, Done done);
   /// The same for a gradient that needs no copy.
   void AddGradient(CallTeam::Work work, Done done);
-  /// Waits until all that was to follow copies has run: of gradients, or of all. Errors: the first
-  /// failure of a copy, for good.
+  /// Waits until all host work after copies has run: for gradients, or for all. Errors: the first
+  /// failure of a copy, from then on.
   Status WaitForGradients();
   Status Wait();
   /// Returns the first failure so far.
   Status status() const EXCLUDES(mutex_);
-  /// How much of the host's memory is registered.
+  /// Returns how much host memory is registered.
   Bytes registered_bytes() const { return registered_bytes_; }
 
  private:
@@ -85,7 +85,7 @@ class DeviceCopies {
   Bytes registered_bytes_;
   mutable Mutex mutex_;
   Status failure_ GUARDED_BY(mutex_);
-  std::vector<CuEvent> events_ GUARDED_BY(mutex_);  ///< that are not in use
+  std::vector<CuEvent> events_ GUARDED_BY(mutex_);  ///< events that are not in use
   // Last: they use all the others.
   device::CallThread after_weights_;
   CallTeam after_gradients_;

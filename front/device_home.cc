@@ -34,7 +34,7 @@ std::optional<ContextScope> DeviceHome::Enter() {
 
 Result<ContextScope> DeviceHome::EnterWith(CuStream stream) const {
   PENSTOCK_ASSIGN(CuContext of, ContextOf(driver_, stream));
-  // A default stream is of the context that the call found, which Enter has replaced.
+  // A default stream means the context that was current at the call, which Enter has replaced.
   if (IsDefaultStream(stream) && callers_ != nullptr) of = callers_;
   if (of == context_) return ContextScope::Enter(driver_, context_);
   return MakeError(ErrorCode::kInvalidArgument,
@@ -80,7 +80,7 @@ Status DeviceHome::Build(const Plan& plan) {
   return TryKernels();
 }
 
-/// Runs a kernel that changes nothing, so that a GPU for which there is no machine code is refused
+/// Runs a kernel that changes nothing, so that a GPU without machine code in this build is refused
 /// before a training begins.
 Status DeviceHome::TryKernels() {
   std::optional<TileId> trained;
@@ -150,7 +150,7 @@ Status DeviceHome::AddGradient(const GradientInbox::Announced& gradient, const s
   return stream().status();
 }
 
-/// Nothing is added for zeros: a sum keeps its sign.
+/// Adds nothing for zeros: a sum keeps its sign.
 void DeviceHome::AddToSum(const GradientInbox::Announced& gradient, const std::byte* values) {
   float* const sum = sums_.as<float>() + *gradient.sum;
   if (values != nullptr) {
@@ -161,7 +161,7 @@ void DeviceHome::AddToSum(const GradientInbox::Announced& gradient, const std::b
   }
 }
 
-/// Where nothing is added up aside, a weight is fp32 or its gradient comes once.
+/// Without separate sums, a weight is fp32 or its gradient comes once.
 void DeviceHome::AddToPlace(const GradientInbox::Announced& gradient, const std::byte* values) {
   const DType weight = WeightOf(gradient.module, gradient.tensor);
   const Bytes size = SizeOf(weight) * gradient.elements;

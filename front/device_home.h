@@ -3,8 +3,8 @@
 //
 // The engine has a stream of its own. Weights are copied from its memory to the caller's and
 // gradients from the caller's to its own, on the device. Both happen on the engine's stream, which
-// waits for the caller's stream before, and for which the caller's waits afterwards. So all that
-// the engine does is in one order, and the host waits for the norm alone.
+// waits for the caller's stream before, and for which the caller's waits afterwards. So all work of
+// the engine has one order, and the host waits only for the norm.
 //
 // Threads: one at a time, within Enter().
 #pragma once
@@ -27,24 +27,24 @@ namespace penstock::front {
 
 class DeviceHome {
  public:
-  /// Takes what the plan says of the calling thread's current device. The plan outlives it. Errors:
-  /// kUnavailable without a driver, a context or CUDA in this build; kBudget, with the sum, if less
-  /// is free; those of zero::ResidentEngine.
+  /// Takes the memory of the plan on the calling thread's current device. The plan outlives it.
+  /// Errors: kUnavailable without a driver, a context or CUDA in this build; kBudget, with the sum,
+  /// if less is free; those of zero::ResidentEngine.
   static Result<std::unique_ptr<DeviceHome>> Create(const Plan& plan);
   ~DeviceHome();
   DeviceHome(const DeviceHome&) = delete;
   DeviceHome& operator=(const DeviceHome&) = delete;
 
-  /// Makes the engine's context current, to be held during every call. If the driver has failed,
-  /// so do the calls of it.
+  /// Makes the engine's context current; to be held during every call. If the driver has failed,
+  /// its calls fail as well.
   std::optional<ContextScope> Enter();
-  /// The same for a call with a stream, within the other. Errors: kInvalidArgument for a stream of
-  /// another context.
+  /// The same for a call with a stream, within the first scope. Errors: kInvalidArgument for a
+  /// stream of another context.
   Result<ContextScope> EnterWith(CuStream stream) const;
 
   zero::ResidentEngine& states() { return *states_; }
 
-  // Errors of both: the first failure of enqueuing, for good.
+  // Errors of both: the first failure of enqueuing, from then on.
   /// Enqueues the copies of a unit's weights to memory of the device, for work behind them on
   /// `callers`.
   Status CopyWeights(offload::ModuleId module, const UnitMemory& to, CuStream callers);
@@ -67,12 +67,12 @@ class DeviceHome {
 
   const CudaDriver driver_;
   const CuContext context_;
-  CuContext callers_ = nullptr;  ///< what the call found
+  CuContext callers_ = nullptr;  ///< context that was current at the call
   std::unique_ptr<device::Device> device_;
   std::unique_ptr<kernels::StateOperators> operators_;
-  device::DeviceBuffer sums_;  ///< of gradients that are added up aside
+  device::DeviceBuffer sums_;  ///< fp32 sums of gradients that are added up separately
   std::unique_ptr<zero::ResidentEngine> states_;
-  device::CudaStream* stream_ = nullptr;  ///< of `states_`
+  device::CudaStream* stream_ = nullptr;  ///< the stream of `states_`
 };
 
 }  // namespace penstock::front

@@ -20,8 +20,8 @@ OpenEngines& Open() {
   return *open;
 }
 
-/// Leaves out an engine that a thread is using now, which the end of the process stops there, and
-/// those that a fork has inherited.
+/// Skips an engine that a thread is using (the end of the process stops it there), and engines
+/// inherited by a fork.
 void CloseAll() {
   const DefaultArithmetic arithmetic;
   MutexLock lock(Open().mutex);

@@ -1,7 +1,7 @@
-// What a penstock_engine of the C interface is, and what becomes of those that nobody closes.
+// The penstock_engine of the C interface, and the end of engines that the caller never closes.
 //
-// Threads of an engine must not outlive what they use, and at the end of a process that goes piece
-// by piece. So engines that are still open are closed when it begins, as penstock_close does.
+// Threads of an engine must not outlive the objects that they use, which the end of a process
+// destroys one by one. So open engines are closed when it begins, as by penstock_close.
 //
 // Threads: any.
 #pragma once
@@ -17,9 +17,9 @@
 /// A training, the process that made it, and the lock that lets one call at a time use it.
 struct penstock_engine {
   std::unique_ptr<penstock::front::Training> training;  ///< none: the process ends
-  std::shared_ptr<penstock::front::SharedRun> run;  ///< none: its files are the caller's to keep
+  std::shared_ptr<penstock::front::SharedRun> run;      ///< none: the caller keeps the files
   const pid_t process = ::getpid();
-  std::mutex mutex;  ///< which can be tried, unlike ours
+  std::mutex mutex;  ///< has try_lock, unlike Mutex
 };
 
 namespace penstock::front {

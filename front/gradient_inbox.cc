@@ -19,7 +19,7 @@ using offload::ModuleId;
 /// How many elements are converted at once, in the cache.
 constexpr uint64_t kPiece = 4096;
 
-/// Shares of a tensor take turns in so many elements, which lie in the cache of a core.
+/// Shares of a tensor alternate in blocks of this many elements, which fit in a core's cache.
 constexpr uint64_t kStripe = 32 << 10;
 
 /// How many names a message lists.
@@ -154,7 +154,7 @@ Status GradientInbox::CheckAdd(ModuleId module, uint32_t tensor, DType dtype) co
   return {};
 }
 
-/// Where the bytes of a gradient belong as they are; null if they are to be added or converted.
+/// Where the bytes of a gradient can be copied; null if they must be added or converted.
 std::byte* GradientInbox::DirectPlace(const Announced& gradient) const {
   const offload::TensorLayout& layout = layout_.module(gradient.module).tensors[gradient.tensor];
   const DType weight = WeightOf(layout_, layout);
@@ -195,7 +195,7 @@ void GradientInbox::PutShare(const Announced& gradient, uint64_t begin, uint64_t
                              const void* values, const CallTeam::Share& share) {
   const auto* bytes = static_cast<const std::byte*>(values);
   const uint64_t end = begin + count;
-  // Small tensors are not all of them the first share's.
+  // Small tensors must not all fall to the first share.
   const uint64_t turn = Index(gradient.module) + gradient.tensor;
   for (uint64_t at = begin; at < end;) {
     const uint64_t stripe = at / kStripe;
@@ -247,7 +247,7 @@ void GradientInbox::CloseModule(ModuleId module) {
   callbacks_.last(module);
 }
 
-/// Rounds what was added up aside of tensors that got fewer gradients than there are micro-batches.
+/// Rounds the separate sums of tensors that got fewer gradients than there are micro-batches.
 void GradientInbox::RoundRest(ModuleId module, int threads) {
   const std::vector<offload::TensorLayout>& tensors = layout_.module(module).tensors;
   for (size_t i = 0; i < tensors.size(); ++i) {

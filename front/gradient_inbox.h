@@ -1,5 +1,5 @@
-// Takes the gradients of a step as a caller gives them, tensor by tensor and micro-batch by
-// micro-batch, and puts each unit's into the engine once it is complete.
+// Takes the gradients of a step from a caller, tensor by tensor and micro-batch by micro-batch, and
+// puts each unit's gradient into the engine once it is complete.
 //
 // With one micro-batch, and for fp32 weights, gradients go straight to where the update reads them.
 // Otherwise sums are kept in fp32 beside it, and rounded once (nearest even): with the last
@@ -8,8 +8,8 @@
 // A gradient that is on its way from a device is counted when it is announced, and added when it
 // has arrived.
 //
-// Threads: one at a time; Put and Arrived from another one, for gradients that were announced. Who
-// announces gradients waits for them before all calls but Announce.
+// Threads: one at a time; Put and Arrived from another one, for announced gradients. The thread
+// that announces gradients waits for them before all calls except Announce.
 #pragma once
 
 #include <cstdint>
@@ -32,16 +32,16 @@ class GradientInbox {
   /// Bytes of the fp32 sums of all trained tensors, for a caller that keeps them on its device.
   static Bytes DeviceNeed(const offload::ShardLayout& layout);
 
-  /// What an inbox calls and asks.
+  /// The functions that an inbox calls.
   struct Callbacks {
-    /// Where a trained tile's gradient goes; those of consecutive tiles lie one behind the other.
+    /// Where a trained tile's gradient goes; gradients of consecutive tiles are contiguous.
     std::function<std::byte*(offload::TileId tile)> place;
     /// A module has been given its last gradient, or it was announced.
     std::function<void(offload::ModuleId module)> last;
     /// All tiles of a module have their gradients. Called by Arrived, after `last`.
     std::function<void(offload::ModuleId module)> complete;
     /// Rounds the sum of a tensor whose last micro-batches are missing; called before `complete`.
-    /// If there is one, sums are the owner's: it adds gradients where Announced says, and calls
+    /// If it is set, the owner has the sums: it adds gradients where Announced says, and calls
     /// neither Put nor Add.
     std::function<void(offload::ModuleId module, uint32_t tensor, uint64_t sum, std::byte* place)>
         round = nullptr;
@@ -52,9 +52,9 @@ class GradientInbox {
     uint32_t tensor = 0;
     uint64_t elements = 0;
     DType dtype{};
-    bool first = false;           ///< of its tensor in this step
+    bool first = false;           ///< first of its tensor in this step
     bool rounds = false;          ///< the last of its tensor
-    bool last = false;            ///< of its module
+    bool last = false;            ///< last of its module
     std::byte* place = nullptr;   ///< where the update reads the tensor's gradient
     std::optional<uint64_t> sum;  ///< its first element in the sums, if it is added up there
     std::byte* direct = nullptr;  ///< where its bytes may be written instead of Put
@@ -75,12 +75,12 @@ class GradientInbox {
   /// zeros. Gradients of a tensor are put in the order in which they were announced.
   void Put(const Announced& gradient, uint64_t begin, uint64_t count, const void* values,
            int threads);
-  /// The same of a share of the elements, of which no other share has any. Shares of a tensor are
-  /// the same in each gradient: who puts the same share in the order of the gradients need not wait
-  /// for the other ones.
+  /// The same for a share of the elements; shares are disjoint. Shares of a tensor are the same in
+  /// each gradient: a thread that puts the same share of each gradient in order need not wait for
+  /// other shares.
   void PutShare(const Announced& gradient, uint64_t begin, uint64_t count, const void* values,
                 const CallTeam::Share& share);
-  /// All elements are there, and those of all gradients that were announced before.
+  /// Says that all elements of this gradient and of all earlier announced ones have arrived.
   void Arrived(const Announced& gradient);
   /// Completes the modules that got fewer gradients than there are micro-batches, with up to
   /// `threads` threads. Errors: kInvalidArgument, naming the tensors that got none.
@@ -91,14 +91,14 @@ class GradientInbox {
  private:
   struct Tensor {
     bool trained = false;
-    uint64_t count = 0;  ///< of gradients in this step
+    uint64_t count = 0;  ///< gradients in this step
     uint64_t sum = 0;    ///< its first element in sums_, if it is added up there
     bool added_aside = false;
   };
   struct Module {
     std::vector<Tensor> tensors;
-    size_t trained = 0;   ///< tensors
-    size_t full = 0;      ///< of them, those with a gradient of each micro-batch
+    size_t trained = 0;   ///< trained tensors
+    size_t full = 0;      ///< trained tensors with a gradient of each micro-batch
     bool closed = false;  ///< it takes no more in this step
   };
 

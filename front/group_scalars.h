@@ -16,8 +16,8 @@ struct GroupScalars {
   double eps = 0;
   double weight_decay = 0;
 };
-/// Returns the rule's hyperparameters with those of a group. Errors: kInvalidArgument for what the
-/// rule cannot take.
+/// Returns the rule's hyperparameters with those of a group. Errors: kInvalidArgument for values
+/// that the rule does not accept.
 Result<kernels::OptimizerHyperparameters> WithScalars(kernels::OptimizerHyperparameters hyper,
                                                       const GroupScalars& scalars);
 

@@ -26,7 +26,7 @@ Status HostHome::BeginStep(double lr, uint64_t t) {
   return engine_->BeginStep(lr, t);
 }
 
-/// The clock stands at the start of the next step, whatever uses this one had.
+/// Sets the clock to the start of the next step, regardless of the uses of this one.
 Status HostHome::EndUses(Status ended) {
   settled_.assign(settled_.size(), false);
   SetTime(step_start_ + engine_->schedule().length());

@@ -1,8 +1,8 @@
-// States at home in host memory or on the drive, behind a model that a caller computes: the host
-// half of the engine (zero::StateEngine), with what an executor does for models of our own. It
-// brings units' weights to the caller's memory, and keeps the time by which states are read ahead.
+// States at home in host memory or on the drive, for a model that a caller computes: the host half
+// of the engine (zero::StateEngine), with the tasks of an executor for our own models. It brings
+// units' weights to the caller's memory, and keeps the clock by which states are read ahead.
 //
-// A use has a time: that of the planned one, or of the one that is planned next.
+// The time of a use is that of the planned use, or of the next planned one.
 //
 // Threads: one at a time.
 #pragma once
@@ -25,7 +25,7 @@ namespace penstock::front {
 
 class HostHome final : public zero::ForwardingStates<zero::StatePort> {
  public:
-  /// Takes what `memory` says, and makes the files or opens those of Plan::engine. The plan
+  /// Takes the memory of `memory`, and makes the files or opens those of Plan::engine. The plan
   /// outlives it. Errors: those of zero::StateEngine.
   static Result<std::unique_ptr<HostHome>> Create(const Plan& plan, const zero::MemoryPlan& memory);
 
@@ -37,7 +37,7 @@ class HostHome final : public zero::ForwardingStates<zero::StatePort> {
   Status SkipStep() override { return EndUses(engine_->SkipStep()); }
   Status DropStep() override { return EndUses(engine_->DropStep()); }
   void SetOrder(const zero::StepOrder& order) override;
-  /// Says that a unit is used. `brings`: the engine has to have its weights for that.
+  /// Says that a unit is used. `brings`: the use needs the engine's weights.
   void Use(offload::ModuleId unit, bool brings);
   /// Copies a unit's weights to memory of the host, with up to `threads` threads. Errors: of reads
   /// and updates.
@@ -45,11 +45,11 @@ class HostHome final : public zero::ForwardingStates<zero::StatePort> {
   /// Waits for the unit's last update, which reads its last gradient: once a step. Errors: as
   /// above.
   Status Settle(offload::ModuleId unit);
-  /// Says that it was waited for.
+  /// Says that the unit was waited for.
   void Settled(offload::ModuleId unit) { settled_[offload::Index(unit)] = true; }
 
  private:
-  /// Weights of several tiles are copied together, up to so much.
+  /// Weights of several tiles are copied together, up to this size.
   static constexpr Bytes kMaxCopied = 16_MiB;
 
   explicit HostHome(const Plan& plan)
@@ -60,7 +60,7 @@ class HostHome final : public zero::ForwardingStates<zero::StatePort> {
 
   const Plan& plan_;
   uint64_t step_start_ = 0;    ///< in the time of the schedule
-  uint64_t next_use_ = 0;      ///< that the plan names next
+  uint64_t next_use_ = 0;      ///< next use of the plan
   std::vector<bool> settled_;  ///< units whose last update was waited for in this step
   std::unique_ptr<zero::StateEngine> engine_;
 };

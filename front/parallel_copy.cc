@@ -11,7 +11,7 @@
 namespace penstock::front {
 namespace {
 
-/// Takes some hundred microseconds, several times what a thread takes to begin.
+/// Copying this much takes some hundred microseconds, several times the start of a thread.
 constexpr Bytes kPart = 1_MiB;
 constexpr uint64_t kPartElements = 256 << 10;
 

@@ -1,5 +1,5 @@
-// Copies by several threads: while a call hands weights or gradients over, the threads that compute
-// for its caller have nothing to do.
+// Copies by several threads: during a call that transfers weights or gradients, the caller's
+// compute threads are idle.
 //
 // Threads: any; the functions return when all is copied.
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace penstock::front {
 
-/// So many threads use up the bandwidth of memory.
+/// This many threads saturate memory bandwidth.
 inline constexpr int kMaxMemoryThreads = 4;
 
 struct Copy {

@@ -24,7 +24,7 @@ Result<Plan> PlanOf(const char* config, const char* model, const char* options) 
   return MakePlan(config, model, options);
 }
 
-/// Waits for a commit that was begun, and has the run name it if there is one.
+/// Waits for a commit that was begun, and names it in the run, if any.
 Status FinishCommit(penstock_engine& engine, Training& training) {
   if (engine.run == nullptr) return training.FinishCommit();
   const std::lock_guard lock(engine.run->mutex);
@@ -333,7 +333,7 @@ int penstock_continued(penstock_engine* engine, char** json) {
     const std::optional<std::string>& text =
         engine->run == nullptr ? training.continued() : engine->run->run->continued();
     if (text) return GiveText(*text, json);
-    return MakeError(ErrorCode::kNotFound, "the engine is new and continues no commit");
+    return MakeError(ErrorCode::kNotFound, "the engine is new and resumes from no commit");
   });
 }
 

@@ -1,9 +1,9 @@
 /* The C interface of penstock: optimizer states, and if wanted parameters, in host memory and on
- * NVMe, for a module that somebody else computes (docs/c_api.md). The only public header of
+ * NVMe, for a module that the caller computes (docs/c_api.md). The only public header of
  * libpenstock.so.
  *
  *   penstock_create(config, model, options, &engine)        plans memory, makes or opens the files
- *   penstock_fill(engine, unit, tensors) for each unit      unless a commit is continued; or
+ *   penstock_fill(engine, unit, tensors) for each unit      unless a commit is resumed; or
  *                                                           penstock_fill_states
  *   each step:
  *     penstock_use(engine, unit, PENSTOCK_FORWARD, to)      brings a unit's weights
@@ -13,27 +13,26 @@
  *     penstock_end_step(engine, groups, …)                  norm, clipping, update; returns early
  *   penstock_begin_commit(engine, json), penstock_finish_commit(engine)
  *   penstock_close(engine)
- * A run keeps what leads to the state files of a training, so that nobody has to remember them:
+ * A run keeps the paths of a training's state files:
  *   penstock_open_run(options, &run)                       locks the folder; begins or resumes
  *   penstock_create_in(run, config, model, options, &engine)   in place of penstock_create
  *   penstock_close(engine), penstock_close_run(run)
- * If weights and gradients of the caller's are on a GPU, functions whose names end with _on take
- * the place of penstock_use, penstock_use_tensors and penstock_gradient (docs/c_api.md, "Memory of
- * a GPU").
+ * If the caller's weights and gradients are on a GPU, functions whose names end with _on replace
+ * penstock_use, penstock_use_tensors and penstock_gradient (docs/c_api.md, "Memory of a GPU").
  *
- * A unit is what is brought and let go together: a block of a transformer, an embedding. Its
- * tensors lie in one buffer of the caller's, at the offsets that penstock_describe names, or each
- * in memory of its own (penstock_use_tensors). Updates continue on threads of the engine after
- * penstock_end_step has returned; the next use of a unit waits for its own update and no other.
+ * A unit is brought and released as a whole: a block of a transformer, an embedding. Its tensors
+ * lie in one buffer of the caller, at the offsets that penstock_describe gives, or each in its own
+ * memory (penstock_use_tensors). Updates continue on threads of the engine after penstock_end_step
+ * has returned; the next use of a unit waits for its own update and no other.
  *
  * Errors: functions return PENSTOCK_OK or another penstock_code; penstock_error() then has one line
  * that says what failed, on what, why, and what to do. No call aborts because of its arguments,
- * except for addresses that are not what they are said to be.
+ * except for invalid addresses.
  *
  * Threads: any function from any thread; calls on the same engine wait for each other. None may
  * begin once penstock_close has begun. Buffers belong to the caller and are not used after the call
  * returns; those of the functions whose names end with _on are used until the copy has completed.
- * End: engines and runs that nobody closed are closed when the process ends by exit().
+ * End: engines and runs that are still open are closed when the process ends by exit().
  * Fork: engines and runs belong to the process that made them. In a child, every call on one fails
  * with PENSTOCK_UNAVAILABLE, and closing it frees nothing. A child does not keep a run locked.
  */
@@ -82,24 +81,23 @@ typedef enum penstock_dtype {
   PENSTOCK_FLOAT16 = 2
 } penstock_dtype;
 
-/* What a unit is used for. The uses of a step, forward and backward, are recorded; the next step is
- * planned by them. Uses aside (evaluation, export) are served whenever they come, and not
- * recorded. */
+/* The purpose of a use. The uses of a step, forward and backward, are recorded to plan the next
+ * step. Uses aside (evaluation, export) are served at any time, and not recorded. */
 typedef enum penstock_use_kind {
   PENSTOCK_FORWARD = 0,
   PENSTOCK_BACKWARD = 1,
   PENSTOCK_ASIDE = 2
 } penstock_use_kind;
 
-/* What is kept of each element, as fp32. The rule decides which moments there are. */
+/* The states of each element, as fp32. The rule decides which moments exist. */
 typedef enum penstock_state_kind {
   PENSTOCK_MASTER = 0, /* of a frozen tensor: its weight */
   PENSTOCK_EXP_AVG = 1,
   PENSTOCK_EXP_AVG_SQ = 2
 } penstock_state_kind;
 
-/* The scalars of one parameter group in one step. A rule ignores what it does not have: Adagrad the
- * betas, Lion eps. */
+/* The scalars of one parameter group in one step. A rule ignores scalars that it does not have:
+ * Adagrad the betas, Lion eps. */
 typedef struct penstock_group {
   double lr;
   double beta1;
@@ -115,8 +113,8 @@ typedef struct penstock_outcome {
   int32_t skipped;          /* 1: a gradient was not finite, and nothing changed */
 } penstock_outcome;
 
-/* The states of a tensor, as fp32. An address is NULL if the rule has no such moment, and of a
- * frozen tensor only the master is given, which is its weight. */
+/* The states of a tensor, as fp32. An address is NULL if the rule has no such moment; a frozen
+ * tensor has only the master, which is its weight. */
 typedef struct penstock_states {
   const float* master;
   const float* exp_avg;
@@ -146,40 +144,40 @@ PENSTOCK_API const char* penstock_error(void);
 PENSTOCK_API void penstock_free(char* text);
 
 /* `config`: a DeepSpeed configuration (docs/config.md). `model`: units, tensors and groups.
- * `options`: folders, memory, a commit to continue. docs/c_api.md has both formats.
+ * `options`: folders, memory, a commit to resume. docs/c_api.md has both formats.
  *
  * Makes the files and takes all memory that the engine will ever take. */
 PENSTOCK_API int penstock_create(const char* config, const char* model, const char* options,
                                  penstock_engine** engine);
-/* Writes what penstock_create would take, as JSON, and takes nothing. Sets `*json` even if the
- * budget is too small; that is told in it. */
+/* Writes the memory and files that penstock_create would take, as JSON, and takes nothing. Sets
+ * `*json` even if the budget is too small; the JSON then says so. */
 PENSTOCK_API int penstock_plan(const char* config, const char* model, const char* options,
                                char** json);
 /* Ends updates under way and frees everything. Does not commit. NULL is allowed. */
 PENSTOCK_API void penstock_close(penstock_engine* engine);
 /* Writes layout, files, budgets, counts and notices, as JSON. */
 PENSTOCK_API int penstock_describe(penstock_engine* engine, char** json);
-/* Writes what was counted since the engine was made, as JSON. */
+/* Writes the counters since the engine was made, as JSON. */
 PENSTOCK_API int penstock_counters(penstock_engine* engine, char** json);
 
-/* Sets a unit's weights, before the first step of an engine that continues no commit. `tensors`:
- * for each tensor of the unit its elements, contiguous, of the dtype of its group. Every unit has
- * to be filled once. */
+/* Sets a unit's weights, before the first step of an engine that resumes no commit. `tensors`: for
+ * each tensor of the unit its elements, contiguous, of the dtype of its group. Every unit has to be
+ * filled once. */
 PENSTOCK_API int penstock_fill(penstock_engine* engine, uint32_t unit, const void* const* tensors);
 /* Sets a unit's weights and moments in place of penstock_fill, for a training that was begun
  * elsewhere. `tensors`: the states of each tensor of the unit. Moments must be finite. */
 PENSTOCK_API int penstock_fill_states(penstock_engine* engine, uint32_t unit,
                                       const penstock_states* tensors);
 /* Says how many steps were made elsewhere, and how many of them were not skipped. Before the first
- * step of an engine that continues no commit. */
+ * step of an engine that resumes no commit. */
 PENSTOCK_API int penstock_begin_at(penstock_engine* engine, uint64_t step,
                                    uint64_t optimizer_steps);
 
 /* Says that a unit is used, and copies its current weights to `to`, which has `bytes` of the unit;
  * NULL: the caller still has them from an earlier use of this step. Waits for the unit's update. */
 PENSTOCK_API int penstock_use(penstock_engine* engine, uint32_t unit, int kind, void* to);
-/* As penstock_use, with each tensor of the unit in memory of its own: `tensors` has their
- * addresses, none of them NULL. (Who still has the weights calls penstock_use with NULL.) */
+/* As penstock_use, with each tensor of the unit in its own memory: `tensors` has their addresses,
+ * none of them NULL. (A caller that still has the weights calls penstock_use with NULL.) */
 PENSTOCK_API int penstock_use_tensors(penstock_engine* engine, uint32_t unit, int kind,
                                       void* const* tensors);
 /* Adds the gradient of a micro-batch to a trained tensor's. `values`: as many elements as the
@@ -188,11 +186,11 @@ PENSTOCK_API int penstock_use_tensors(penstock_engine* engine, uint32_t unit, in
 PENSTOCK_API int penstock_gradient(penstock_engine* engine, uint32_t unit, uint32_t tensor,
                                    const void* values, int dtype);
 /* As penstock_use, for weights on a GPU. `to` is memory of a CUDA device, `stream` a CUstream
- * (NULL: the default one). The stream's context counts, and the calling thread needs none. The
- * copies are enqueued on `stream`; whatever reads `to` is to be enqueued behind them. Waits as
- * penstock_use does, and for copies of other units as far as they hold the memory that this one
- * comes through. The work before them on `stream` must not wait for anything that the calling
- * thread does later. The engine was made with the option "cuda". */
+ * (NULL: the default one). The call uses the stream's context; the calling thread needs none. The
+ * copies are enqueued on `stream`; work that reads `to` must be enqueued after them. Waits as
+ * penstock_use does, and for copies of other units that hold the staging memory that this one
+ * needs. The work before them on `stream` must not wait for anything that the calling thread does
+ * later. The engine was made with the option "cuda". */
 PENSTOCK_API int penstock_use_on(penstock_engine* engine, uint32_t unit, int kind, void* to,
                                  void* stream);
 /* As penstock_use_on, with each tensor of the unit in memory of its own on the GPU. `tensors`
@@ -200,25 +198,24 @@ PENSTOCK_API int penstock_use_on(penstock_engine* engine, uint32_t unit, int kin
 PENSTOCK_API int penstock_use_tensors_on(penstock_engine* engine, uint32_t unit, int kind,
                                          void* const* tensors, void* stream);
 /* As penstock_gradient, for a gradient on a GPU, whose computation was enqueued on `stream` before;
- * NULL values: zeros. The copies are enqueued on `stream`, and `values` stay as they are until
- * these have completed. Waits for the unit's last update, and while the room is full in which
- * gradients arrive that are added up. penstock_norm, penstock_end_step and penstock_drop_step wait
- * for all copies of the step, in both directions. */
+ * NULL values: zeros. The copies are enqueued on `stream`, and `values` must not change until these
+ * have completed. Waits for the unit's last update, and while the buffer for arriving gradients is
+ * full. penstock_norm, penstock_end_step and penstock_drop_step wait for all copies of the step, in
+ * both directions. */
 PENSTOCK_API int penstock_gradient_on(penstock_engine* engine, uint32_t unit, uint32_t tensor,
                                       const void* values, int dtype, void* stream);
 /* Reports the mean loss of the step's forward, once a step and before it ends: for each step or for
- * none, as the option "reports_loss" says or, without it, as the first step does. A loss that is
- * not finite skips the step, and speaks against the newest commit; a finite one confirms that.
- * While a loss speaks against it and none for it, penstock_begin_commit fails with
- * PENSTOCK_NUMERIC, and after two losses in a row that are not finite no step begins. A step that
- * is dropped says as much about a commit. */
+ * none, as the option "reports_loss" says or, without it, as the first step does. A non-finite loss
+ * skips the step and puts the newest commit in doubt; a finite loss confirms it. While a commit is
+ * in doubt and unconfirmed, penstock_begin_commit fails with PENSTOCK_NUMERIC. After two non-finite
+ * losses in a row no step begins. The loss of a dropped step counts in the same way. */
 PENSTOCK_API int penstock_report_loss(penstock_engine* engine, double loss);
-/* Writes by what the loss of the open step is to be multiplied before its backward, or that of the
- * next step, if none is open: with the option "scales_loss" the engine's loss scale, static or
- * dynamic as the configuration's fp16 has it; else 1. */
+/* Writes the factor for the loss of the open step before its backward, or of the next step if none
+ * is open: with the option "scales_loss" the engine's loss scale, static or dynamic as in the
+ * configuration's fp16; else 1. */
 PENSTOCK_API int penstock_loss_scale(penstock_engine* engine, double* scale);
-/* Waits until the norm of the step's gradient is known: of all gradients as they were given, with
- * the loss scale. Every trained tensor must have one. More gradients of this step are refused
+/* Waits until the norm of the step's gradient is known: of all gradients as given, including the
+ * loss scale. Every trained tensor must have one. More gradients of this step are refused
  * afterwards. */
 PENSTOCK_API int penstock_norm(penstock_engine* engine, double* norm, int* finite);
 /* Ends the step. `groups`: the scalars of each parameter group that has trained tensors, in the
@@ -235,30 +232,29 @@ PENSTOCK_API int penstock_drop_step(penstock_engine* engine);
 PENSTOCK_API int penstock_drain(penstock_engine* engine);
 
 /* Begins to make the state durable as the last step left it, together with `json`, the caller's own
- * text of at most 63 KiB. May be called within a step, which may go on meanwhile; the end of a step
- * waits for the commit. */
+ * text of at most 63 KiB. May be called within a step, which may continue meanwhile; the end of a
+ * step waits for the commit. */
 PENSTOCK_API int penstock_begin_commit(penstock_engine* engine, const char* json);
 /* Waits for the commit that was begun, if any: then it is durable, or the call says why not. */
 PENSTOCK_API int penstock_finish_commit(penstock_engine* engine);
-/* For the end of a training whose steps report losses: takes the newest commit back if losses speak
- * against it and there is one before it, which is then the newest again. `*taken_back`: 1 if it
- * did; then `*step` is the step of the commit that is gone, and the engine has ended. */
+/* For the end of a training whose steps report losses: takes the newest commit back if it is in
+ * doubt and there is an earlier one, which is then the newest again. `*taken_back`: 1 if it did;
+ * then `*step` is the step of the removed commit, and the engine has ended. */
 PENSTOCK_API int penstock_take_back_commit(penstock_engine* engine, int* taken_back,
                                            uint64_t* step);
-/* Says in which folder the caller keeps what leads to the state, and which files of it must stay as
- * they are now; replaces what was said before. From now on a commit counts only if the path still
+/* Names the folder in which the caller keeps the paths of the state, and those of its files that
+ * must not change; replaces an earlier call. From now on a commit counts only if the path still
  * leads to that folder and the files are still in it: penstock_finish_commit and all calls after it
  * fail with PENSTOCK_NOT_FOUND otherwise, naming what is gone. */
 PENSTOCK_API int penstock_watch(penstock_engine* engine, const char* folder,
                                 const char* const* names, uint32_t count);
 /* Verifies the last commit and copies it into files of its own, durable when the call returns: one
  * path for each of `state_paths`, in their order, which does not exist yet. On a file system with
- * reflinks the copy takes no space until training changes what it shares. Another engine can
- * continue the copy, from any folder. With "durable": false no step may have ended since the
- * commit. */
+ * reflinks the copy takes no space until training changes what it shares. Another engine can resume
+ * from the copy, in any folder. With "durable": false no step may have ended since the commit. */
 PENSTOCK_API int penstock_copy_commit(penstock_engine* engine, const char* const* paths,
                                       uint32_t count);
-/* Writes the text of the commit that the engine continued from; PENSTOCK_NOT_FOUND if none. */
+/* Writes the text of the commit from which the engine resumed; PENSTOCK_NOT_FOUND if none. */
 PENSTOCK_API int penstock_continued(penstock_engine* engine, char** json);
 
 /* Opens the run that is in a folder, or begins one there. `options`: the folder, the kind of the
@@ -267,35 +263,34 @@ PENSTOCK_API int penstock_continued(penstock_engine* engine, char** json);
  *
  * Takes the run's lock, which `*run` holds until it is closed: PENSTOCK_UNAVAILABLE if another
  * process, or this one, has the run open. Then removes files that an earlier process left without a
- * commit. Runs of another kind are refused (PENSTOCK_INVALID_ARGUMENT) and stay as they are. */
+ * commit. Runs of another kind are refused (PENSTOCK_INVALID_ARGUMENT) and unchanged. */
 PENSTOCK_API int penstock_open_run(const char* options, penstock_run** run);
 /* Removes files without a commit, and a run that has none; then ends the lock and frees `run`, also
  * if a failure is returned. While the run's engine is open, that is left to its penstock_close.
  * NULL is allowed. */
 PENSTOCK_API int penstock_close_run(penstock_run* run);
-/* Writes what the run is, which state it has and which snapshots, as JSON. */
+/* Writes the run's kind, state and snapshots, as JSON. */
 PENSTOCK_API int penstock_describe_run(penstock_run* run, char** json);
 /* Writes the same of the run in a folder, without a lock. PENSTOCK_NOT_FOUND: there is no run. */
 PENSTOCK_API int penstock_read_run(const char* folder, char** json);
-/* As penstock_create, for the training of a run, which continues the run's last commit, if there is
- * one. `options` name no folders and no files to continue; they have what the commit's training
- * must agree in, and may name a snapshot to continue. One engine at a time. `run` stays the
+/* As penstock_create, for the training of a run, which resumes from the run's last commit, if any.
+ * `options` name no folders and no files to resume from; they have the values in which a commit
+ * must agree, and may name a snapshot to resume from. One engine at a time. `run` stays the
  * caller's.
  *
  * A commit of this engine has the caller's text beside the run's own part: a JSON object, which has
- * at most 62 KiB. penstock_finish_commit returns when the run leads to the commit. It fails with
+ * at most 62 KiB. penstock_finish_commit returns when the run names the commit. It fails with
  * PENSTOCK_NOT_FOUND, and so does every call after it, if the run's folder or its run.json was
  * removed, moved or replaced meanwhile. Any other failure may be followed by another attempt. */
 PENSTOCK_API int penstock_create_in(penstock_run* run, const char* config, const char* model,
                                     const char* options, penstock_engine** engine);
-/* Copies the last commit of an engine of a run into a folder that is not there, as
- * penstock_copy_commit copies it, and writes the folder's path. `name` without a slash: a snapshot
- * of the run, in RUN/snapshots. With one: a path, at which the copy becomes a run of its own. */
+/* Copies the last commit of an engine of a run into a new folder, as penstock_copy_commit does, and
+ * writes the folder's path. `name` without a slash: a snapshot of the run, in RUN/snapshots. With
+ * one: a path, at which the copy becomes a run of its own. */
 PENSTOCK_API int penstock_snapshot(penstock_engine* engine, const char* name, char** folder);
 
 /* Reads elements [begin, begin + count) of one state of a tensor, exactly, as the last step left
- * it. Reading a unit's tensors in the order of their offsets reads each tile
- * once. */
+ * it. Reading a unit's tensors in the order of their offsets reads each tile once. */
 PENSTOCK_API int penstock_read(penstock_engine* engine, uint32_t unit, uint32_t tensor, int kind,
                                uint64_t begin, uint64_t count, float* to);
 

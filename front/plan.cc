@@ -24,8 +24,8 @@ Result<Bytes> HostLimit(const Options& options, const config::Config& config) {
 }
 
 /// Where updates share cores with threads that compute, these wait for the one that is slowed most.
-/// Updates on all cores slow all of them alike, as far as the bandwidth of memory goes. A number
-/// that the configuration says is kept, and with a quota no core is anybody's all the time.
+/// Updates on all cores slow all of them alike, as far as the bandwidth of memory goes. A number in
+/// the configuration is kept, and with a quota no thread has a core all the time.
 void UpdateOnSharedCores(config::Config& config) {
   const Result<Topology> topology = ReadTopology();
   if (!topology.ok() || topology->cpu_quota || config.optimizer_threads != 0) return;
@@ -36,7 +36,7 @@ void UpdateOnSharedCores(config::Config& config) {
       std::max(plan.counts.optimizer, std::min(plan.counts.compute, kMaxMemoryThreads));
 }
 
-/// Sets what is not the caller's choice here.
+/// Sets options that the caller cannot choose.
 void Adapt(config::Config& config, bool cuda, std::vector<std::string>* notices) {
   config.check_grad_overflow = true;
   if (config.scheduler.type != config::SchedulerType::kNone) {
@@ -59,7 +59,7 @@ Status CheckLossScale(const Options& options, const config::Config& config) {
                    "fp16 in it, or leave scales_loss out");
 }
 
-/// What states at home on the device take there.
+/// Device bytes of states at home there.
 DeviceHomeBytes OnDevice(const Plan& plan) {
   const config::Config& config = plan.engine.config;
   const zero::DeviceBytes need = zero::DeviceNeed(plan.engine.model, plan.layout, config, {});
@@ -95,8 +95,8 @@ void PlanSums(const Options& options, Plan& plan) {
                   micro_batches, fit ? "device" : "host", ToString(need), ToString(spared)));
 }
 
-/// The room in which gradients arrive: more than the least of it where memory is left, as the
-/// caller then waits less. Not much of what is left, which tiles and reading ahead need as well.
+/// The room in which gradients arrive: more than the minimum if memory is left, as the caller then
+/// waits less; but only a small part, because tiles and reading ahead need memory as well.
 void PlanRoom(Plan& plan) {
   constexpr uint64_t kShare = 16;
   const uint64_t gradients = plan.gradients_a_step();
@@ -181,7 +181,7 @@ Result<zero::MemoryPlan> PlanStore(const Plan& plan) {
   }
   PENSTOCK_TRY(CheckDeviceLimit(plan));
   const Bytes available = limit - own;
-  // The device is the caller's: its buffers are in no budget of ours.
+  // The caller owns the device: its buffers are in none of our budgets.
   PENSTOCK_ASSIGN(zero::MemoryPlan memory,
                   zero::PlanMemory(plan.engine.model, plan.layout, plan.engine.config,
                                    Bytes{kMaxCount}, available));

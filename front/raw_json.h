@@ -1,4 +1,4 @@
-// Values of a JSON text as they are written there, so that no number loses digits.
+// Values of a JSON text as written, so that no number loses digits.
 //
 // Threads: any.
 #pragma once
@@ -7,8 +7,8 @@
 
 namespace penstock::front {
 
-/// Returns the text of the value of `key` in the object that `object` is; empty without one.
-/// Precondition: `object` is valid JSON (base/strict_json.h) and the key has no escapes.
+/// Returns the text of the value of `key` in `object`; empty if it has no such key. Precondition:
+/// `object` is valid JSON (base/strict_json.h) and the key has no escapes.
 std::string_view RawValue(std::string_view object, std::string_view key);
 
 }  // namespace penstock::front

@@ -15,7 +15,8 @@ Status CheckMoment(const char* name, bool needed, const kernels::PlaneView& give
                    needed ? "an" : "no", name, needed ? "none" : "one");
 }
 
-/// One master: an fp32 weight is its own, a bf16 weight has a lo, an fp16 weight a master.
+/// Checks that there is one master: an fp32 weight itself, a bf16 weight with lo, an fp16 weight
+/// with master.
 Status CheckMaster(const kernels::OptimizerTile& elements) {
   const bool lo = !elements.lo.empty();
   const bool master = !elements.master.empty();

@@ -1,4 +1,4 @@
-// The rule and the norm on plain memory, with the bits that a training has.
+// The rule and the norm on plain memory, with the bits of a training.
 //
 // Threads: any.
 #pragma once
@@ -14,8 +14,8 @@
 namespace penstock::front {
 
 /// Makes update number `t` (from 1) of the elements, by the rule of a configuration's text. Errors:
-/// kInvalidArgument: of the texts and scalars; for planes that the rule does not have or lacks; for
-/// a rule that takes two passes, as one of them needs whole tensors.
+/// kInvalidArgument: of the texts and scalars; for missing or extra planes; for a rule with two
+/// passes, as one of them needs whole tensors.
 Status UpdateElements(const std::string& config, const GroupScalars& scalars, uint64_t t,
                       double grad_scale, const kernels::OptimizerTile& elements);
 

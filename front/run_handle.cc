@@ -19,7 +19,7 @@ OpenRuns& Open() {
   return *open;
 }
 
-/// Leaves out a run whose engine a thread is using now, and those that a fork has inherited.
+/// Skips a run whose engine a thread is using, and runs inherited by a fork.
 void CloseAll() {
   MutexLock lock(Open().mutex);
   for (const std::shared_ptr<SharedRun>& shared : Open().runs) {

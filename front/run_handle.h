@@ -1,5 +1,5 @@
-// What a penstock_run of the C interface is, and what becomes of those that nobody closes: they are
-// closed when the process begins to end, behind their engines.
+// The penstock_run of the C interface. Runs that the caller never closes are closed when the
+// process begins to end, after their engines.
 //
 // Threads: any.
 #pragma once
@@ -21,10 +21,10 @@ struct SharedRun {
   bool ends_with_engine = false;     ///< it was closed before its engine
   bool has_engine = false;
   const pid_t process = ::getpid();
-  std::mutex mutex;  ///< which can be tried, unlike ours
+  std::mutex mutex;  ///< has try_lock, unlike Mutex
 };
 
-/// Closes the run, or has the end of its engine close it. Precondition: the mutex is held.
+/// Closes the run, or leaves that to the end of its engine. Precondition: the mutex is held.
 Status Close(SharedRun& shared);
 /// Says that the run's engine has ended.
 void LeaveRun(SharedRun& shared);

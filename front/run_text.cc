@@ -52,7 +52,7 @@ Result<TrainingInRun> ParseTrainingInRun(const std::string& text) {
   TrainingInRun own;
   const json* identity = section.Find("identity");
   if (identity == nullptr || !identity->is_object()) {
-    section.Fail("identity", "is no object; say what a commit must agree in to be continued");
+    section.Fail("identity", "is no object; give the values that a resumed commit must have");
   } else {
     own.identity.keys = identity->dump();
   }

@@ -16,19 +16,19 @@ namespace penstock::front {
 /// Reads the options of penstock_open_run. Errors: kInvalidArgument, naming the key.
 Result<train::RunRequest> ParseRunRequest(const std::string& text);
 
-/// What penstock_create_in takes beside the options of penstock_create.
+/// The options of penstock_create_in besides those of penstock_create.
 struct TrainingInRun {
   Identity identity;
-  std::optional<std::string> snapshot;  ///< a run's folder, whose commit is continued instead
+  std::optional<std::string> snapshot;  ///< folder of a run from whose commit to resume instead
   std::string rest;                     ///< the other options, as an object
 };
 /// Reads it. Errors: kInvalidArgument, naming the key.
 Result<TrainingInRun> ParseTrainingInRun(const std::string& text);
-/// Returns options with the places that a run has for them.
+/// Returns options with the run's folders and files.
 std::string WithPlaces(const std::string& options, const std::vector<std::string>& folders,
                        const std::vector<std::string>& files);
 
-/// What penstock_describe_run and penstock_read_run write.
+/// Returns the text of penstock_describe_run and penstock_read_run.
 std::string DescribeRun(const Folder& folder, const train::RunInfo& info,
                         const std::vector<std::string>& notices);
 

@@ -21,10 +21,10 @@ namespace penstock::front {
 
 using nlohmann::json;
 
-/// One object of a text, read strictly. The first thing that is wrong is kept.
+/// One object of a text, read strictly. Keeps the first error.
 class Section {
  public:
-  /// `path`: of the object in its text, as in "units[3]"; empty for the text itself.
+  /// `path`: the object's place in its text, as in "units[3]"; empty for the text itself.
   Section(const json& object, std::string name, std::string path, std::optional<Error>* error)
       : object_(object), name_(std::move(name)), path_(std::move(path)), error_(error) {
     if (!object_.is_object()) Fail("", "is no object");
@@ -83,13 +83,13 @@ class Section {
     return {object, name_, fmt::format("{}{}{}[{}]", path_, path_.empty() ? "" : ".", key, index),
             error_};
   }
-  /// Says what is wrong with a key; with the object itself where it is empty.
+  /// Reports an error of a key, or of the object itself if it is empty.
   void Fail(std::string_view key, const std::string& what) {
     if (*error_) return;
     const char* dot = path_.empty() || key.empty() ? "" : ".";
     *error_ = MakeError(ErrorCode::kInvalidArgument, "{}: {}{}{} {}", name_, path_, dot, key, what);
   }
-  /// Fails for a key that nobody asked for.
+  /// Fails for a key that was not read.
   void End() {
     if (!object_.is_object()) return;
     for (const auto& [key, value] : object_.items()) {

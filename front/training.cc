@@ -15,8 +15,8 @@ using offload::TileId;
 void Training::Abandon() noexcept {
   if (!life().failure().ok()) return;
   session_->Fail(MakeError(ErrorCode::kUnavailable,
-                           "a call of this training ended for want of memory; go on from the last "
-                           "commit"));
+                           "a call of this training ended for want of memory; resume from the "
+                           "last commit"));
 }
 
 Status Training::CheckReady() {
@@ -44,7 +44,7 @@ Status Training::CheckTensor(uint32_t unit, uint32_t tensor) const {
                    plan_.layout.module(ModuleId{unit}).name, tensor, tensors - 1);
 }
 
-/// Begins a step with the first thing that belongs to one. Precondition: CheckReady.
+/// Begins a step with the first call that belongs to one. Precondition: CheckReady.
 Status Training::BeginStep() {
   if (step_) return {};
   if (const Status streaks = session_->CheckSkips(); !streaks.ok()) {
@@ -91,7 +91,7 @@ Status Training::Use(uint32_t unit, UseKind kind, const UnitMemory& to) {
                                : home_->FetchWeights(ModuleId{unit}, to, copy_threads()));
 }
 
-/// Sees to it that a unit's gradients may be written.
+/// Makes a unit's gradients writable.
 Status Training::BeginGradient(uint32_t unit, uint32_t tensor) {
   PENSTOCK_TRY(CheckReady());
   PENSTOCK_TRY(CheckTensor(unit, tensor));

@@ -1,8 +1,8 @@
-// A training whose model somebody else computes: the C interface (front/penstock.h) as a class.
+// A training whose model the caller computes: the C interface (front/penstock.h) as a class.
 //
 // A zero::Session on states at home in host memory or on the drive (front/host_home.h), or on the
 // caller's device (front/device_home.h), with an inbox for gradients and copies from and to the
-// device. A step begins with the first thing that belongs to it. Updates begin when the step ends,
+// device. A step begins with the first call that belongs to it. Updates begin when the step ends,
 // never with their gradients: only the caller knows whether there will be an update.
 //
 // Threads: one at a time.
@@ -42,7 +42,7 @@ enum class UseKind { kForward, kBackward, kAside };
 
 class Training {
  public:
-  /// Makes the files, or continues or moves those of Plan::continue_from. Errors: kBudget; of the
+  /// Makes the files, or resumes in or moves those of Plan::continue_from. Errors: kBudget; of the
   /// state and the I/O engines.
   static Result<std::unique_ptr<Training>> Create(Plan plan);
   /// Drops an open step, and waits for a commit that was begun.
@@ -50,7 +50,7 @@ class Training {
   Training(const Training&) = delete;
   Training& operator=(const Training&) = delete;
 
-  // See front/penstock.h. Errors of all: what failed before, for good; kInvalidArgument.
+  // See front/penstock.h. Errors of all: an earlier failure, from then on; kInvalidArgument.
   Status Fill(uint32_t unit, const void* const* tensors);
   /// Where the elements of one state of a tensor of the unit are; null if they are not given.
   using StatesOfUnit = std::function<const float*(size_t tensor, zero::StateKind kind)>;
@@ -89,7 +89,7 @@ class Training {
 
   /// To be held during every call.
   std::optional<ContextScope> Enter() { return home_ == nullptr ? std::nullopt : home_->Enter(); }
-  /// Ends the training, of which a call was left half done. The last commit stands.
+  /// Ends the training after an incomplete call. The last commit stands.
   void Abandon() noexcept;
 
   const offload::ShardLayout& layout() const { return plan_.layout; }
@@ -101,24 +101,24 @@ class Training {
   }
   const std::vector<std::string>& notices() const { return plan_.notices; }
   const std::vector<std::string>& warnings() const { return plan_.warnings; }
-  /// The text of the commit from which it continued; none if it is new.
+  /// The text of the commit from which it resumed; none if it is new.
   const std::optional<std::string>& continued() const { return continued_; }
   bool moved() const { return moved_; }
   const offload::CommitHead& counts() const { return life().counts(); }
   const zero::StepLife& life() const { return session_->life(); }
-  /// By what the loss of the open step is scaled; of the next one, if none is open.
+  /// The loss scale of the open step, or of the next one if none is open.
   double loss_scale() const { return step_ ? life().scale_of_step() : life().next_scale(); }
   /// Whether the caller adds up micro-batches, and gives each gradient once a step.
   bool sums_on_device() const { return plan_.device_sums.value > 0; }
-  /// How often a gradient waited for room to arrive in.
+  /// Returns how often a gradient waited for room to arrive in.
   uint64_t gradient_waits() const { return room_.waits(); }
-  /// What is registered of the host's memory for copies from and to the device.
+  /// Returns how much host memory is registered for copies from and to the device.
   Bytes registered_bytes() const {
     return copies_ == nullptr ? Bytes{} : copies_->registered_bytes();
   }
 
  private:
-  /// Weights of small tiles are enqueued together, up to so much.
+  /// Weights of small tiles are enqueued together, up to this size.
   static constexpr Bytes kMaxAtOnce = 256_KiB;
 
   explicit Training(Plan plan) : plan_(std::move(plan)) {}
@@ -142,8 +142,8 @@ class Training {
     if (home_ != nullptr) return home_->states();
     return *host_;
   }
-  /// How many threads copy and add up what is in host memory: as many as compute otherwise, which
-  /// wait meanwhile. Where a GPU computes, those that update have nothing to do in a backward.
+  /// The number of threads that copy and add up in host memory: as many as the compute threads,
+  /// which wait meanwhile. If a GPU computes, the update threads are idle in a backward.
   int copy_threads() const {
     const zero::ThreadCounts& counts = io().threads.counts;
     return plan_.cuda ? std::max(counts.compute, counts.optimizer) : counts.compute;
@@ -168,7 +168,7 @@ class Training {
   std::unique_ptr<HostHome> host_;
   std::unique_ptr<DeviceHome> home_;
   std::optional<zero::Session> session_;
-  std::optional<zero::Step> step_;  ///< that is open
+  std::optional<zero::Step> step_;  ///< the open step
   std::optional<GradientInbox> inbox_;
   std::optional<std::string> continued_;
   bool moved_ = false;
@@ -181,7 +181,7 @@ class Training {
   };
   std::optional<ReadTile> read_;
   ArrivalRoom room_;
-  std::unique_ptr<DeviceCopies> copies_;  ///< with the first; last: they use what is above
+  std::unique_ptr<DeviceCopies> copies_;  ///< made on demand; last: uses the others
 };
 
 }  // namespace penstock::front

@@ -1,4 +1,4 @@
-// Training: weights and gradients of a caller whose memory is a CUDA device's.
+// Training: weights and gradients of a caller on a CUDA device.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -24,7 +24,7 @@ Status Training::CheckDevice() const {
                    "\"cuda\"; make it with it, or give memory of the host");
 }
 
-/// Makes the copies possible, with the first of them, and their context current.
+/// Prepares copies before the first one, and makes their context current.
 Result<ContextScope> Training::EnterCopies(CuStream stream) {
   PENSTOCK_TRY(CheckReady());
   PENSTOCK_TRY(CheckDevice());
@@ -38,7 +38,7 @@ Result<ContextScope> Training::EnterCopies(CuStream stream) {
   return copies_->Enter(stream);
 }
 
-/// Waits for all copies under way, and what follows them.
+/// Waits for all copies in progress, and the host work after them.
 Status Training::AwaitCopies() { return copies_ == nullptr ? Status() : Keep(copies_->Wait()); }
 
 Status Training::AwaitGradients() {
@@ -75,9 +75,9 @@ Status Training::EnqueueWeights(ModuleId module, const UnitMemory& to, CuStream 
       copied = copies_->ToDevice(stream, AddressOf(copies[i].to), copies[i].from);
     }
     tiles = tiles.Part(count, tiles.size() - count);
-    // Weights without a lease are updated in place, for which the end of a step waits: once a unit.
+    // Weights without a lease are updated in place, so the end of a step waits once for each unit.
     if (pinned.holds_blocks() || tiles.size() == 0 || !copied.ok()) {
-      // A call can be copied, and a lease cannot: its copies share one.
+      // A std::function must be copyable, and a lease is not: its copies share one.
       auto lease = std::make_shared<offload::PinnedWeights>(std::move(pinned));
       PENSTOCK_TRY(copies_->AfterWeights(stream, [lease](const Status&) { lease->Release(); }));
     }
@@ -108,7 +108,7 @@ Status Training::GradientOn(uint32_t unit, uint32_t tensor, const void* values, 
   return Keep(copied);
 }
 
-/// Has a gradient added up on the device, where the states are at home.
+/// Adds up a gradient on the device, where the states are at home.
 Status Training::AddToHome(uint32_t unit, uint32_t tensor, const void* values, DType dtype,
                            CuStream stream) {
   PENSTOCK_ASSIGN(const GradientInbox::Announced gradient,
@@ -118,7 +118,7 @@ Status Training::AddToHome(uint32_t unit, uint32_t tensor, const void* values, D
   return {};
 }
 
-/// Has a gradient come through the room, piece by piece.
+/// Copies a gradient through the room, piece by piece.
 Status Training::EnqueuePieces(const GradientInbox::Announced& gradient, CuDevicePointer from,
                                CuStream stream) {
   const Bytes element = SizeOf(gradient.dtype);
@@ -144,7 +144,7 @@ Status Training::EnqueuePieces(const GradientInbox::Announced& gradient, CuDevic
   return {};
 }
 
-/// Adds zeros behind the gradients that are on their way from the device, for which nobody waits.
+/// Adds zeros after the gradients that are arriving from the device, without waiting for these.
 Status Training::EnqueueZeros(ModuleId module, uint32_t tensor, DType dtype) {
   PENSTOCK_ASSIGN(const GradientInbox::Announced gradient, inbox_->Announce(module, tensor, dtype));
   copies_->AddGradient(

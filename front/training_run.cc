@@ -67,7 +67,7 @@ Status TrainingRun::CheckCommit(const zero::CommittedState& commit, const std::s
   return {};
 }
 
-/// Has run.json name the files of a new state before they are made.
+/// Names the files of a new state in run.json before they are made.
 Status TrainingRun::PlaceNewFiles(zero::EngineOptions& engine) {
   PENSTOCK_ASSIGN(const offload::Uuid uuid, offload::RandomUuid());
   engine.state_uuid = uuid;
@@ -106,10 +106,10 @@ Status TrainingRun::WatchRun(Training& training) {
   return {};
 }
 
-/// Has run.json name the state of a training that has a durable commit.
+/// Names the state of a training with a durable commit in run.json.
 Status TrainingRun::Note(Training& training) {
   const Status noted = run_.NoteCommit(FilesOf(training));
-  // Its own writes replace the file. What was not written here is not taken for it.
+  // Our own writes replace the file. A file that another program wrote does not count as ours.
   if (run_.writes() != watched_) PENSTOCK_TRY(WatchRun(training));
   return noted;
 }

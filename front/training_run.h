@@ -1,5 +1,5 @@
-// A run of the C interface (front/penstock.h): begins or resumes a training in it, and has its
-// run.json name what the training commits.
+// A run of the C interface (front/penstock.h): begins or resumes a training in it, and names the
+// training's commits in run.json.
 //
 // Threads: one at a time.
 #pragma once
@@ -24,7 +24,7 @@ class TrainingRun {
 
   /// Begins the run's training, or resumes it from the run's last commit or that of a snapshot. The
   /// texts are those of penstock_create_in. Errors: kInvalidArgument if the run has a training;
-  /// those of CallersPart and Training::Create. After an error the run is as it was.
+  /// those of CallersPart and Training::Create. After an error the run is unchanged.
   Result<std::unique_ptr<Training>> Create(const std::string& config, const std::string& model,
                                            const std::string& options);
   /// Says that the training has ended.
@@ -34,12 +34,12 @@ class TrainingRun {
 
   /// `caller`: a JSON object that the commit keeps.
   Status BeginCommit(Training& training, const std::string& caller);
-  /// Waits for the commit that was begun, if any, and has run.json name it.
+  /// Waits for the commit that was begun, if any, and names it in run.json.
   Status FinishCommit(Training& training);
   /// Copies the last commit: to RUN/snapshots if `name` has no slash, else to a path. Returns
   /// where.
   Result<std::string> Snapshot(Training& training, const std::string& name);
-  /// The caller's part of the commit that the training goes on from; none if it is new.
+  /// The caller's part of the commit from which the training resumes; none if it is new.
   const std::optional<std::string>& continued() const { return continued_; }
 
   std::string Describe();

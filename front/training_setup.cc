@@ -20,8 +20,8 @@ namespace {
 using offload::ModuleId;
 using offload::TileId;
 
-/// A child of a fork has no use for the memory, and would have pages copied that a drive or a
-/// device writes into.
+/// A child of a fork does not need the memory, and copy-on-write would move pages into which a
+/// drive or a device writes.
 void KeepFromChildren(std::span<std::byte> memory) {
   if (memory.empty()) return;
   static_cast<void>(::madvise(memory.data(), memory.size(), MADV_DONTFORK));
@@ -36,8 +36,8 @@ zero::LifeRules RulesOf(const Plan& plan) {
   return rules;
 }
 
-/// Has the newest whole commit read, which must be of a step. Errors, before anything is written:
-/// kInvalidArgument if it is of another one; kCorruption if that is for damage.
+/// Selects the newest intact commit, which must be of `step`. Errors, before anything is written:
+/// kInvalidArgument if it is of another step; kCorruption if damage is the reason.
 Status UseStep(zero::CommittedState& state, const std::string& path, uint64_t step) {
   std::string left = state.notice();
   bool damaged = !left.empty();
@@ -61,7 +61,7 @@ Status UseStep(zero::CommittedState& state, const std::string& path, uint64_t st
                    "{}: {}; that of step {} was asked for", path, left, step);
 }
 
-/// Decides which commit is continued. Returns the notice about commits that were left.
+/// Decides from which commit the training resumes. Returns the notice about commits that were left.
 Result<std::string> UseCommit(zero::CommittedState& state, const Plan& plan) {
   if (!plan.continue_step) return offload::UseWholeCommit(state);
   PENSTOCK_TRY(UseStep(state, plan.continue_from.front(), *plan.continue_step));
@@ -102,7 +102,7 @@ Result<std::unique_ptr<Training>> Training::Create(Plan plan) {
 }
 
 Status Training::Build() {
-  // The call that waits does not return, so its caller can be told in no other way.
+  // The waiting call does not return, so there is no other way to tell its caller.
   plan_.engine.warn = [](const std::string& line) {
     std::fputs(("penstock: warning: " + MessageLine(line) + "\n").c_str(), stderr);
   };
@@ -146,7 +146,7 @@ Status Training::BuildInbox() {
   return {};
 }
 
-/// Goes on from a commit: in its files, or `from` another state, which is moved.
+/// Resumes from a commit: in its files, or `from` another state, which is moved.
 Status Training::Continue(std::unique_ptr<zero::CommittedState> from) {
   if (plan_.continue_from.empty()) return {};
   if (from != nullptr) return MoveFrom(*from);
@@ -159,7 +159,7 @@ Status Training::MoveFrom(const zero::CommittedState& from) {
   if (!plan_.layout.model.HasTensorsOf(from.model())) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "the commit in {} has other tensors, dtypes, groups or optimizer states than "
-                     "this model; continue it with the model and the rule that made it",
+                     "this model; resume it with the model and the rule that made it",
                      plan_.continue_from.front());
   }
   PENSTOCK_ASSIGN(const zero::TileFill fill, zero::FillFromState(plan_.layout, from));
@@ -199,7 +199,7 @@ Status Training::Fill(uint32_t unit, const void* const* tensors) {
                               zero::FillFromTensors(plan_.layout, source, accumulator));
 }
 
-/// A finite master whose weight is fp16 fits that.
+/// A finite master of an fp16 weight must be in fp16's range.
 Status Training::CheckMaster(const offload::TensorLayout& tensor, const float* values) const {
   const offload::GroupLayout& group = plan_.layout.model.group(tensor.group);
   if (group.planes.weight().encoding != Encoding::kFloat16) return {};
@@ -212,7 +212,7 @@ Status Training::CheckMaster(const offload::TensorLayout& tensor, const float* v
                    large - values, tensor.name, *large);
 }
 
-/// Before anything is written, so that the unit can be filled again.
+/// Checks before anything is written, so that the unit can be filled again.
 Status Training::CheckStates(ModuleId module, const StatesOfUnit& states) const {
   const offload::ModuleLayout& of = plan_.layout.module(module);
   for (size_t i = 0; i < of.tensors.size(); ++i) {

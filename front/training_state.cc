@@ -15,7 +15,7 @@ namespace {
 using offload::ModuleId;
 using offload::TileId;
 
-/// A commit's text has room beside what the state file itself keeps.
+/// The space for a commit's text besides the state file's own part.
 constexpr size_t kMaxCommitText = 63 << 10;
 
 }  // namespace
@@ -41,7 +41,7 @@ Status Training::FinishCommit() {
   return session_->FinishCommit([this] { return CheckWatched(); });
 }
 
-/// Also after a failure, as no step has to follow.
+/// Works also after a failure, as no step has to follow.
 Result<std::optional<uint64_t>> Training::TakeBackDoubtfulCommit() {
   PENSTOCK_TRY(session_->FinishCommit([this] { return CheckWatched(); }));
   return session_->TakeBackDoubtfulCommit();
@@ -54,7 +54,7 @@ Status Training::Watch(const std::string& folder, const std::vector<std::string>
   return {};
 }
 
-/// A training ends for what is gone, and not for a file system that does not answer for a while.
+/// A training ends if its folder is gone, but not if a file system does not answer for a while.
 Status Training::CheckWatched() const {
   const Status whole = watch_ ? watch_->Check() : Status();
   if (whole.ok() || whole.error().code != ErrorCode::kNotFound) return {};

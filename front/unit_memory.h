@@ -1,4 +1,4 @@
-// Where a caller wants the weights of a unit: in one range of memory, or each tensor in its own.
+// The caller's memory for the weights of a unit: one range, or a separate one for each tensor.
 //
 // Plain values; the addresses are of the host or of a device.
 #pragma once

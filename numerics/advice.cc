@@ -13,7 +13,7 @@ std::string ForwardAdvice(const Situation& situation) {
         *situation.broken_by);
   }
   if (situation.dtype == DType::kFloat16) {
-    return "fp16 ends at 65504, and no loss scale mends a forward: train in bf16, whose range is "
+    return "fp16 ends at 65504, and no loss scale fixes a forward: train in bf16, whose range is "
            "that of fp32, or in fp32";
   }
   return "the weights or the data are broken: look at the rows of the step; go back to an earlier "
@@ -93,7 +93,7 @@ std::string Advice(ReportKind kind, const std::optional<Pass>& pass, const Situa
                  ? "train in bf16, or raise fp16.min_loss_scale"
                  : "raise fp16.loss_scale, or set it to 0, which lets it find its own value";
     case ReportKind::kOverflows:
-      return "a longer fp16.loss_scale_window doubles less often; if overflows go on, train in "
+      return "a longer fp16.loss_scale_window doubles less often; if overflows persist, train in "
              "bf16";
   }
   return "";

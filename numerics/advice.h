@@ -17,7 +17,7 @@ struct Situation {
   bool dynamic_loss_scale = false;
   /// The update that made the weights infinite, NaN, or far larger than before, if one did.
   std::optional<uint64_t> broken_by = {};
-  /// The run has ended by it: what would mend itself did not.
+  /// The run ended because of it: nothing corrected it.
   bool ended = false;
 };
 
@@ -33,8 +33,8 @@ struct NumericEnd {
   double min_scale = 0;     ///< min of a dynamic scale at its min; 0: none, or it can go lower
 };
 
-/// Returns what mends a run that ended so if a lower learning rate cannot: the loss scale or the
-/// weights are at fault, which that does not change. Empty if it may.
+/// Returns the remedy for a run that ended like this, unless a lower learning rate is one: the loss
+/// scale or the weights are at fault, which that does not change. Empty if it may.
 std::string OtherRemedy(const NumericEnd& end);
 
 /// Returns what to do about a report of this kind, as an instruction without a full stop; `pass`

@@ -39,7 +39,7 @@ struct Conclusion {
 };
 
 /// Returns the first of these steps whose numbers ended the run, or would have: its loss is not
-/// finite, or no longer loss scale mends its gradient. Nothing: there is none.
+/// finite, or no loss scale fixes its gradient any more. Nothing: there is none.
 const ReplayedStep* FirstFailure(const ReplayEvidence& evidence);
 
 /// Whether anything speaks against the run, so that the weights of the commit are worth a look.

@@ -28,8 +28,8 @@ class CommitVerifier {
   /// Returns what a verifier of these tiles takes of the host: a multiple of the alignment of
   /// state files, at most 4 MiB, and no more than the largest tile or 32 KiB.
   static Bytes Room(const ShardLayout& layout);
-  /// `threads`: 1 or more; at most four of them work. `progressed` is told of each piece that was
-  /// read, on any thread; none: nobody asks. Errors: kOutOfMemory.
+  /// `threads`: 1 or more; at most four of them work. `progressed` is called for each piece that
+  /// was read, on any thread; may be empty. Errors: kOutOfMemory.
   static Result<std::unique_ptr<CommitVerifier>> Create(const ShardLayout& layout, StateFile& file,
                                                         int threads,
                                                         std::function<void()> progressed = {});

@@ -64,8 +64,9 @@ class Executor {
   Status FetchAhead();
   /// Ends a use: work enqueued so far is its last.
   void Release(ModuleId module);
-  /// Ends a step, whatever uses it had: the clock stands at the start of the next one. Modules that
-  /// are still held keep their slots; their weights are copied anew when they are acquired again.
+  /// Ends a step, regardless of its uses: the clock is set to the start of the next one. Modules
+  /// that are still held keep their slots; their weights are copied anew when they are acquired
+  /// again.
   void EndStep();
   /// Between steps: gives the next steps another schedule (which outlives the executor) of the same
   /// modules and slots. The one before need not exist any more. Precondition: the store gets the

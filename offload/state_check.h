@@ -28,7 +28,7 @@ struct StateCheck {
 /// Called from the checking threads, one at a time, with the bytes read so far and the bytes in
 /// total. An error ends the check, which returns it.
 using CheckProgress = std::function<Status(Bytes done, Bytes total)>;
-/// Nobody asks.
+/// Without progress reports.
 inline const CheckProgress kNoProgress = [](Bytes, Bytes) { return Status(); };
 
 /// Called from the checking threads, several at a time, with the bytes of a tile that is intact.

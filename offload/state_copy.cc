@@ -244,7 +244,7 @@ class Copier {
     for (RankCopy& rank : ranks_) {
       PENSTOCK_TRY(rank.EraseOther());
       PENSTOCK_TRY(rank.VerifyTiles(engines, *rooms, stop_requested_));
-      PENSTOCK_TRY(rank.WriteHeads());  // whatever the original's heads are
+      PENSTOCK_TRY(rank.WriteHeads());  // independent of the original's heads
     }
     return {};
   }

@@ -39,7 +39,7 @@ class StatePath {
   /// Errors: kNotFound, kPermission, kUnavailable (no O_DIRECT, or units larger than the format's).
   static Result<std::unique_ptr<StatePath>> Create(const StatePathOptions& options,
                                                    aio::Engine& engine);
-  /// Opens and locks an existing file, to be written on; Adopt must follow. Errors: those of
+  /// Opens and locks an existing file for further writes; Adopt must follow. Errors: those of
   /// Create; kNotFound if there is no such file.
   static Result<std::unique_ptr<StatePath>> Open(const StatePathOptions& options,
                                                  aio::Engine& engine);

@@ -46,7 +46,7 @@ Result<std::unique_ptr<StateReader>> StateReader::OpenToAgree(const std::vector<
   std::unique_ptr<StateReader> reader(new StateReader());
   PENSTOCK_TRY(reader->OpenFirst(paths, lock));
   PENSTOCK_TRY(reader->CheckIsFirst(paths));
-  // If it holds no commit there is none, whatever the others hold.
+  // If it holds no commit there is none, even if the others hold one.
   PENSTOCK_TRY(reader->ReadCommits());
   if (!reader->commits_.empty()) PENSTOCK_TRY(reader->OpenOthers(paths, lock));
   return reader;

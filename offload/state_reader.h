@@ -23,8 +23,8 @@ namespace penstock::offload {
 /// How a reader locks the files.
 enum class StateLock {
   kShared,  ///< other readers may have the locks, too
-  /// Nobody else may; the files are made durable before they are read. A file that may only be read
-  /// has a shared lock, which is all that it can have.
+  /// No other process may; the files are made durable before they are read. A file that may only be
+  /// read has a shared lock, which is all that it can have.
   kExclusive,
   kHeld  ///< not at all: the caller has the locks
 };

@@ -277,7 +277,7 @@ void TilePolicy::ReadWeight(TileId tile, TileAction::Kind kind) {
   actions_.push_back({kind, tile});
 }
 
-/// Starts whatever has become possible.
+/// Starts all work that has become possible.
 void TilePolicy::Advance() {
   if (!started_) return;
   ServePin();

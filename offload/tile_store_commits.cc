@@ -8,7 +8,7 @@
 
 namespace penstock::offload {
 
-/// Nobody else changes a tile's contents, place or version until an update begins.
+/// Nothing else changes a tile's contents, place or version until an update begins.
 TileStore::TilesToCommit TileStore::PlaceTiles() {
   TilesToCommit commit;
   MutexLock lock(mutex_);

@@ -33,8 +33,8 @@ class UpdateQueue {
   UpdateQueue(const Schedule& schedule, size_t tiles, uint64_t passes = 1);
   /// Gives every tile that is updated `version`.
   void Reset(uint64_t version);
-  /// Continues in the orders of another schedule (borrowed) of the same tiles: whatever is begun,
-  /// loaded or taken stays so.
+  /// Continues in the orders of another schedule (borrowed) of the same tiles: begun, loaded and
+  /// taken tiles stay so.
   void SetSchedule(const Schedule& schedule);
 
   /// Says that the next update of every tile is its last: nothing is loaded ahead for another.

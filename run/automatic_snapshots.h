@@ -1,10 +1,10 @@
-// Snapshots that a run takes of itself (penstock.snapshot_every_steps).
+// Snapshots that a run takes automatically (penstock.snapshot_every_steps).
 //
-// They are snapshots as all others (run/snapshot.h), under the names "auto-STEP", which
-// nobody else may give to a new one. Their run.json says which one of the run's automatic snapshots
-// they are ("automatic"): by that they are recognised, so that a snapshot that a user has under
-// such a name stays, and the oldest is the one with the lowest number, whatever its step: a run
-// that went back reaches its steps again.
+// They are snapshots like all others (run/snapshot.h), with names "auto-STEP", which a user cannot
+// give to a new one. The field "automatic" of their run.json numbers them. That field identifies
+// them, so that an older snapshot of a user with such a name stays. The oldest is the one with the
+// lowest number, not the lowest step: a run that resumes from a snapshot reaches the steps after it
+// again.
 //
 // Threads: one at a time.
 #pragma once
@@ -29,7 +29,7 @@ bool IsAutomaticSnapshotName(const std::string& name);
 /// Keeps the commit of `state`, the state of `info`'s run, as TakeSnapshot does; then removes the
 /// run's oldest automatic snapshots beyond `keep` (1 or more). One of the same step is replaced;
 /// one that is being read stays until the next time. This process has the run's lock. Errors: those
-/// of TakeSnapshot; of the removal, and then the new one is there.
+/// of TakeSnapshot; of the removal, after which the new one exists.
 Status TakeAutomaticSnapshot(const Folder& run, const RunInfo& info,
                              const offload::WholeState& state, uint64_t keep,
                              const std::function<bool()>& stop_requested, const Notify& notify);

@@ -1,7 +1,7 @@
 // Opens the state that a run.json names, and reads what its commits say of the run.
 //
-// Whether run.json and a commit agree on the training is for the front end to see, which knows what
-// they say (train/weights/committed_model.h).
+// The front end checks that run.json and a commit agree on the training
+// (train/weights/committed_model.h).
 //
 // Threads: one at a time.
 #pragma once
@@ -18,8 +18,8 @@
 
 namespace penstock::train {
 
-/// The key of the samples that the steps so far took. Only there if the batch grows; otherwise all
-/// steps took as many.
+/// The key of the samples that the steps so far took. Present only if the batch grows; otherwise
+/// all steps took the same number.
 inline constexpr const char* kConsumedSamples = "consumed_samples";
 
 /// What the training loop keeps in a commit.

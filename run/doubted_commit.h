@@ -1,10 +1,9 @@
-// RUN/doubt.json: that no loss which the newest commit's weights gave was finite.
+// RUN/doubt.json: notes that no loss computed with the newest commit's weights was finite.
 //
-// A run that ends by itself takes such a commit back (zero/session/commit_life.h); one that is
-// killed cannot, so it says when the first of these losses is seen which commit is in doubt, and
-// the next
-// --resume goes back to the commit before it. Written and removed by rank 0 when that changes, so
-// that healthy steps write nothing. Threads: one at a time.
+// A run that ends by itself takes such a commit back (zero/session/commit_life.h). A killed run
+// cannot, so it notes the commit in doubt at the first of these losses, and the next --resume
+// resumes from the commit before. Rank 0 writes and removes the note when that changes, so healthy
+// steps write nothing. Threads: one at a time.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +28,7 @@ Status NoteDoubt(const Folder& run, const DoubtedCommit& commit);
 Status RemoveDoubt(const Folder& run);
 
 /// Returns the step of the commit of this state that is in doubt, if one is. A note that cannot be
-/// read says nothing.
+/// read is ignored.
 std::optional<uint64_t> DoubtedStep(const Folder& run, const std::string& state_uuid);
 
 }  // namespace penstock::train

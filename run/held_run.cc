@@ -194,7 +194,7 @@ Result<HeldRun> HeldRun::OpenAt(const RunRequest& request, const std::string& pa
   std::shared_ptr<const FileId> mark = MarkOpen(id);
   if (mark == nullptr) {
     return MakeError(ErrorCode::kUnavailable,
-                     "run {} is open in this process already; close what has it, or name another "
+                     "run {} is open in this process already; close it there, or name another "
                      "run",
                      path);
   }

@@ -1,8 +1,8 @@
 // A run that a front end trains: begun or resumed, locked, and written in the order of
 // docs/run_format.md. Nothing exists that its run.json does not name.
 //
-// Front ends other than penstock train use it (front/training_run.h). What a commit says and how a
-// state is moved is theirs.
+// Front ends other than penstock train use it (front/training_run.h). They decide what a commit
+// holds and how a state is moved.
 //
 // Threads: one at a time.
 #pragma once
@@ -25,9 +25,9 @@ namespace penstock::train {
 /// Which run is to be opened.
 struct RunRequest {
   std::optional<std::string> folder;    ///< none: a temporary run in the first of `nvme_paths`
-  std::vector<std::string> nvme_paths;  ///< which exist
+  std::vector<std::string> nvme_paths;  ///< existing folders
   RunKind kind = RunKind::kOptimizer;
-  std::string program;  ///< the version of the one that asks
+  std::string program;  ///< version of the calling program
 };
 
 /// Returns a path absolute and without links; it need not exist. Errors: kInvalidArgument for what
@@ -36,8 +36,8 @@ Result<std::string> CanonicalPath(const std::string& path);
 
 class HeldRun {
  public:
-  /// Begins the run or opens it, removes what a killed process left, and has run.json say all that
-  /// is known. Errors: kNotFound for a folder of `nvme_paths` that is not there, and for a run
+  /// Begins the run or opens it, removes what a killed process left, and writes all that is known
+  /// into run.json. Errors: kNotFound for a folder of `nvme_paths` that is not there, and for a run
   /// whose folder was lost and whose state is in one of them; kInvalidArgument for a run of another
   /// kind, and for a folder that has states and is no run; kUnavailable for a run that is open; of
   /// ReadRunInfo; of writing.
@@ -52,27 +52,27 @@ class HeldRun {
   const RunInfo& info() const { return info_; }
   /// Where the files of a new state go, one folder for each path.
   const std::vector<std::string>& state_folders() const { return state_folders_; }
-  /// The folders of the newest commit's files, if the run may go on in these: they are the run's
-  /// own, and lie in its folders for states. Else the state is to be moved.
+  /// The folders of the newest commit's files, if the run may resume in place: they are the run's
+  /// own, and lie in its folders for states. Otherwise the state must be moved.
   std::optional<std::vector<std::string>> OwnFolders() const;
-  /// What the user has to know; each is given once.
+  /// Notices for the user; each is returned once.
   std::vector<std::string> TakeNotices() { return std::exchange(notices_, {}); }
 
   /// Names a state before its files are made.
   Status Announce(const StateFiles& state);
   /// Names the state that has the newest commit, and removes the one that it replaces. After an
-  /// error nothing is removed until it has succeeded; Close tries it once more.
+  /// error nothing is removed until a later call succeeds; Close tries once more.
   Status NoteCommit(const StateFiles& state);
   /// Removes the files of states without a commit. What cannot be removed stays named.
   Status RemoveLeftovers();
 
-  /// Returns a watch of the folder and the run.json that were written last.
+  /// Returns a watch of the folder and of the run.json written last.
   Result<FolderWatch> Watch() const { return FolderWatch::Begin(folder_, {kInfoName}); }
-  /// How often run.json was written, or may have been: a watch is of the file that was there then.
+  /// Counts writes of run.json, also those that may have failed: a watch belongs to one of them.
   uint64_t writes() const { return writes_; }
 
-  /// Removes what has no commit, and the run if it has none, and ends the lock. If the folder is
-  /// gone, or run.json may not say what is so, everything stays. To be called once.
+  /// Removes states without a commit, and the run if it has no commit, and ends the lock. If the
+  /// folder is gone, or run.json may be out of date, everything stays. To be called once.
   Status Close();
 
  private:
@@ -89,15 +89,15 @@ class HeldRun {
   static void RemoveAbandoned(const std::string& root);
 
   Folder folder_;
-  std::shared_ptr<const FileId> mark_;  ///< that this process has the folder open
+  std::shared_ptr<const FileId> mark_;  ///< marks that this process has the folder open
   RunLock lock_;
   RunInfo info_;
   std::vector<std::string> state_folders_;
-  std::vector<std::string> places_;    ///< where the run was and is, as files beside its states say
-  bool made_ = false;                  ///< the folder, by this process
+  std::vector<std::string> places_;    ///< its places so far, from files beside its states
+  bool made_ = false;                  ///< this process made the folder
   bool is_copy_ = false;               ///< info_.state is another run's, and may be read only
-  bool unsure_ = false;                ///< whether run.json says info_ or what was to replace it
-  std::optional<StateFiles> unnoted_;  ///< has the newest commit, which run.json may not say
+  bool unsure_ = false;                ///< run.json may hold info_ or its replacement
+  std::optional<StateFiles> unnoted_;  ///< holds the newest commit; run.json may not name it
   std::optional<FolderWatch> watch_;
   uint64_t writes_ = 0;
   std::vector<std::string> notices_;

@@ -1,5 +1,5 @@
-// Reads the fields of an object of run.json. What is not there, or of another type than it should
-// be, is an error that names the key.
+// Reads the fields of an object of run.json. A missing field or one of another type is an error
+// that names the key.
 //
 // Threads: any.
 #pragma once
@@ -16,7 +16,7 @@
 
 namespace penstock::train {
 
-/// Returns the error of a run.json that says what it cannot: kCorruption.
+/// Returns the error for an impossible run.json: kCorruption.
 Error DamagedInfo(const Folder& run, const std::string& why);
 
 /// An object of the run.json in `run`; both outlive it. Errors of all functions: kCorruption.
@@ -28,7 +28,7 @@ class JsonFields {
 
   bool Has(const char* key) const { return object_.contains(key); }
   Result<std::string> Text(const char* key) const;
-  /// One that has at least one character.
+  /// A text with at least one character.
   Result<std::string> Name(const char* key) const;
   Result<bool> Bool(const char* key) const;
   /// Numbers that JSON's reader would round or wrap are no numbers that a run wrote.

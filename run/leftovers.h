@@ -15,18 +15,18 @@
 
 namespace penstock::train {
 
-/// Removes a state's files, and the one that says that it is of one of these runs. False where one
-/// stays: it is in use, or does not belong to the state, or its drive is not there; `notify` is
-/// told why.
+/// Removes a state's files, and the file that assigns it to one of these runs. Returns false if one
+/// stays: it is in use, or does not belong to the state, or its drive is missing; `notify` gets the
+/// reason.
 bool RemoveState(const StateFiles& state, const std::vector<std::string>& runs,
                  const Notify& notify);
 
 /// Returns the files of these states that lie in `run` itself.
 std::vector<StateFiles> FilesWithin(const std::vector<StateFiles>& states, const Folder& run);
 
-/// If `info` names no state that holds the newest commit, and one of its leftovers holds a commit
-/// all the same, whose program was killed before it wrote that down, has `info` name it. Errors:
-/// kUnavailable while a state is in use; kCorruption for one of which that cannot be known.
+/// If `info` names no state with the newest commit, but one of its leftovers holds a commit whose
+/// program was killed before it noted that, names that state in `info`. Errors: kUnavailable while
+/// a state is in use; kCorruption if it cannot be read.
 Status TakeUnnamedCommit(RunInfo* info);
 
 /// ReadRunInfo and TakeUnnamedCommit, for those that only read. While a program has the state open,

@@ -10,12 +10,12 @@
 namespace penstock::train {
 
 /// Whether the run in `run` is a copy of one that is still at the place that `info`, its run.json,
-/// names. Where that cannot be seen it counts as one, which loses nothing.
+/// names. If that is unknown, it counts as a copy, which loses nothing.
 bool IsCopy(const Folder& run, const RunInfo& info);
 
-/// Has the run.json of a copy, in `info`, name nothing that is the original's but the state from
-/// which it resumes. `run_uuid`: a new one. It keeps the original's place until it has a state of
-/// its own, by which the next start knows that it is a copy still.
+/// Removes from `info`, the run.json of a copy, all that belongs to the original except the state
+/// from which it resumes. `run_uuid`: a new one. `info` keeps the original's place until the copy
+/// has its own state, so that the next start still knows it as a copy.
 void BecomeOwn(const Folder& run, const std::string& run_uuid, RunInfo* info);
 
 }  // namespace penstock::train

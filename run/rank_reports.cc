@@ -36,7 +36,7 @@ Status WriteRankReport(const std::string& run, const std::string& run_uuid, uint
     return MakeError(ErrorCode::kNotFound, "{} is another run", run);
   }
   PENSTOCK_ASSIGN(const FolderEntry entry, folder.Look(kFolder));
-  // All ranks write at once; whoever comes second finds the folder there.
+  // All ranks write at once; the second one finds the folder already made.
   if (entry.kind == FolderEntry::Kind::kNone) static_cast<void>(folder.MakeFolder(kFolder));
   PENSTOCK_ASSIGN(const Folder reports, folder.OpenFolder(kFolder));
   PENSTOCK_ASSIGN(const std::unique_ptr<OutputFile> file,

@@ -1,7 +1,7 @@
-// RUN/ranks: what each rank says of itself when a run of several ranks fails, one file a rank.
+// RUN/ranks: the report of each rank when a run of several ranks fails, one file a rank.
 //
-// A report stays until the next failure writes another one; nothing reads it but people. The folder
-// is hostile ground as RUN is (base/folder.h). Threads: any.
+// A report stays until the next failure writes another one; only people read it. Like RUN, the
+// folder is not trusted (base/folder.h). Threads: any.
 #pragma once
 
 #include <cstdint>

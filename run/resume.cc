@@ -33,7 +33,7 @@ struct Origin {
 
   std::string Option() const { return snapshot ? "--resume-from " + *snapshot : "--resume"; }
   const char* Instead() const {
-    return snapshot ? "go on from another snapshot, or from the run's last commit with --resume"
+    return snapshot ? "resume from another snapshot, or from the run's last commit with --resume"
                     : "start a new run";
   }
 };
@@ -56,7 +56,7 @@ Error NoSuchSnapshot(const Folder& run, const std::string& name) {
   const std::vector<std::string> there = Snapshots(run);
   return MakeError(ErrorCode::kInvalidArgument,
                    "--resume-from {}: {} has no snapshot of that name; {}", name, run.path(),
-                   there.empty() ? "it has none; go on from its last commit with --resume"
+                   there.empty() ? "it has none; resume from its last commit with --resume"
                                  : fmt::format("it has {}", fmt::join(there, ", ")));
 }
 
@@ -209,7 +209,7 @@ Status CompleteMove(RunInfo* info, uint64_t step, const RunFolder& folder,
     notify("a state that was moved is left behind: " + why);
   };
   std::erase_if(info->leftovers, [&](const StateFiles& state) {
-    // What has its UUID is the run's state, whoever noted it here.
+    // What has its UUID is the run's state, even if another run noted it here.
     return (info->state && state.uuid == info->state->uuid) ||
            RemoveState(state, runs, left_behind);
   });
@@ -332,7 +332,7 @@ Status ReplaceState(ResumePoint& from, const RunFolder& folder, RunInfo info) {
   if (from.replaced) info.rows_from = from.snapshot;
   PENSTOCK_TRY(folder.WriteInfo(info));
   NoteOwner(*info.state, folder.folder(), from.notify);
-  // While the snapshot's state is open, nobody removes the snapshot.
+  // While the snapshot's state is open, no process removes the snapshot.
   PENSTOCK_TRY(TakeRows(info, from.train.step, folder, from.notify));
   info.rows_from.reset();
   from.state.reset();

@@ -30,7 +30,7 @@ namespace penstock::train {
 /// The last commit of a run.
 struct ResumePoint {
   RunInfo info;
-  /// The open state; nobody else can use its files.
+  /// The open state; no other process can use its files.
   std::unique_ptr<zero::CommittedState> state;
   zero::TrainState train;  ///< of the commit
   std::string identity;    ///< see run/identity/run_identity.h
@@ -40,7 +40,7 @@ struct ResumePoint {
   /// The current run.json, if the commit is not the run's last one but a snapshot, which stays.
   std::optional<RunInfo> replaced;
   std::string snapshot;  ///< the snapshot's name in that case
-  Notify notify;         ///< is told what a resume has to say
+  Notify notify;         ///< gets the notices of a resume
   /// The state is one rank's share, with which that rank can continue and nothing else.
   bool own_share = false;
   /// The run is a copy, and its state the original's.
@@ -63,7 +63,7 @@ Result<ResumePoint> OpenResumePoint(const Folder& run, const std::optional<std::
 Result<ResumePoint> OpenResumePoint(const Folder& run, std::unique_ptr<zero::CommittedShare> share,
                                     const Notify& notify);
 
-/// How ranks choose a commit together. One that is alone needs none of it.
+/// How ranks choose a commit together. A single rank needs none of it.
 struct TogetherWith {
   uint32_t rank = 0;
   uint32_t ranks = 1;
@@ -99,8 +99,8 @@ void MarkCopy(ResumePoint& point, const Folder& run, const std::string& run_uuid
 bool FitsInPlace(const ResumePoint& from, const offload::ShardLayout& layout, bool durable,
                  const std::vector<std::string>& folders);
 
-/// Notes in run.json the files to which the state will be moved, before they are made: whatever
-/// ends the move, the next resume knows them.
+/// Notes in run.json the files to which the state will be moved, before they are made, so that the
+/// next resume knows them however the move ends.
 Status AnnounceMove(const ResumePoint& from, const RunFolder& folder, const StateFiles& target);
 
 /// The two halves of a move. FillFrom moves the state into `session`, which is new, and commits it
@@ -119,9 +119,9 @@ Status MoveState(ResumePoint& from, zero::Session& session, const RunFolder& fol
 /// if the state stays in its files.
 Status NoteChanges(const ResumePoint& from, const RunInfo& now, const RunFolder& folder);
 
-/// Completes a MoveState that was interrupted: removes files, and takes over the rows of the
-/// snapshot to which the run went back. Files that cannot be removed stay in run.json, which says
-/// from now on where the run is, in version 3.
+/// Completes a MoveState that was interrupted: removes files, and copies the rows of the snapshot
+/// from which the run resumed. Files that cannot be removed stay in run.json, which names the run's
+/// place from now on (version 3).
 Status CompleteMove(ResumePoint& from, const RunFolder& folder);
 
 }  // namespace penstock::train

@@ -1,5 +1,5 @@
-// Reads RUN/metrics.jsonl row by row, for what looks at the numbers of steps. A line that is not a
-// row is passed over; what a run goes on from is checked by run/rows/metrics_rows.h.
+// Reads RUN/metrics.jsonl row by row, for readers of the steps' values. A line that is not a row is
+// skipped; run/rows/metrics_rows.h checks the rows from which a run resumes.
 //
 // Threads: any.
 #pragma once

@@ -82,7 +82,7 @@ void RemoveMade(const Folder& folder, const Folder& around, const std::string& n
   static_cast<void>(lock.RemoveFolder(around, name));
 }
 
-/// Only a run can be resumed or cleaned, and nobody is told to remove files that are no run's.
+/// Only a run can be resumed or cleaned, and no message advises to remove files of no run.
 Error ExistsAlready(const std::string& path) {
   std::error_code ignored;
   const char* advice = "no run is in it; name another folder";
@@ -198,7 +198,7 @@ Result<RunFolder> RunFolder::Create(const std::string& path) {
   auto [folder, is_new] = *std::move(found);
   Result<RunLock> lock = RunLock::Take(folder);
   if (!lock.ok()) {
-    // Whoever has the lock has begun a run there meanwhile.
+    // The holder of the lock has begun a run there meanwhile.
     const bool in_use = lock.error().code == ErrorCode::kUnavailable;
     if (is_new && !in_use) static_cast<void>(around.RemoveFolder(name));
     return lock.error();

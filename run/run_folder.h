@@ -68,8 +68,8 @@ class RunFolder {
       : folder_(std::move(folder)), lock_(std::move(lock)), created_in_(std::move(created_in)) {}
 
   Folder folder_;
-  RunLock lock_;                      ///< nobody else changes the run
-  std::optional<Folder> created_in_;  ///< of a new run that is not kept: the folder around it
+  RunLock lock_;                      ///< no other process changes the run
+  std::optional<Folder> created_in_;  ///< parent folder of a new run that is not kept
   std::optional<FolderWatch> watch_;
 };
 

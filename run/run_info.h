@@ -59,9 +59,9 @@ struct RunInfo {
   /// kTrain, which does not say it.
   std::string place;
   bool temporary = false;           ///< RUN is removed with its state if there is no commit
-  std::optional<StateFiles> state;  ///< that holds the newest commit; none before the first one
+  std::optional<StateFiles> state;  ///< holds the newest commit; none before the first one
   /// States without a commit of this run, which are being made or moved, or could not be removed:
-  /// whatever exists of them has to be removed.
+  /// their existing files have to be removed.
   std::vector<StateFiles> leftovers;
   /// The snapshot that the state was moved back to, until metrics.jsonl holds its rows.
   std::optional<std::string> rows_from;

@@ -1,11 +1,11 @@
 // The lock of a run: one process at a time may change it.
 //
 // The lock is on the file run.lock in RUN (base/file_lock.h says why it is a file). It is not on
-// the files of the state, because a resume may move the state into other files. Whoever trains,
-// cleans or takes a snapshot of a run that nobody trains has it, from before run.json is read.
-// Readers (inspect, export, compare) do not ask for it. Whoever takes the lock makes the file if it
-// is not there: runs of earlier programs have none. It is empty, stays when the lock ends, and goes
-// with the run. A forked child does not hold the lock.
+// the files of the state, because a resume may move the state into other files. A process takes it
+// before it reads run.json to train, clean or (if the run is not being trained) take a snapshot.
+// Readers (inspect, export, compare) do not take it. Taking the lock makes the file if it is
+// missing: runs of earlier programs have none. It is empty, stays when the lock ends, and is
+// removed with the run. A forked child does not hold the lock.
 #pragma once
 
 #include <string>
@@ -30,14 +30,14 @@ class RunLock {
   static Result<RunLock> Take(const Folder& run);
   /// Does not wait.
   static Result<RunLock> TryTake(const Folder& run);
-  /// For who changes nothing in RUN but may have to keep others from it: as Take, where RUN can be
-  /// written. Where it cannot, nobody else gets Take's lock there either; then a shared one is
-  /// taken if the file is there, and none if it is not.
+  /// For a reader of RUN that must keep writers away: like Take, if RUN can be written. If it
+  /// cannot, no process gets Take's lock there; then this takes a shared lock if the file exists,
+  /// and none otherwise.
   static Result<RunLock> TakeToRead(const Folder& run);
 
-  /// Removes the run's folder, in which there is nothing but what was the lock's file. That file is
-  /// gone, but on NFS it stays in the folder under another name until it is closed. Then the lock
-  /// ends first; elsewhere it ends with the folder, so that nobody makes the file anew.
+  /// Removes the run's folder, which holds at most the lock's removed file: on NFS that stays in
+  /// the folder under another name until it is closed. There the lock ends first; elsewhere it ends
+  /// with the folder, so that no process makes the file again.
   Status RemoveFolder(const Folder& around, const std::string& name);
   /// Ends the lock, also if a fork that has just begun still has the file open.
   void Release();

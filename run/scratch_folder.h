@@ -1,7 +1,7 @@
-// A folder for what lasts as long as a command: made empty, and removed with all that is in it.
+// A folder for the files of one command: made empty, and removed with all that is in it.
 //
-// It is locked while the command runs. One that nobody has locked was left by a process that was
-// killed: the next command that needs its name removes it.
+// It is locked while the command runs. An unlocked one was left by a killed process: the next
+// command that needs its name removes it.
 //
 // Threads: one.
 #pragma once
@@ -36,8 +36,8 @@ Result<std::optional<LeftScratch>> FindLeftScratch(const Folder& around, const s
 
 class ScratchFolder {
  public:
-  /// `name` is one that nobody else uses there. Errors: kUnavailable while another process has it;
-  /// of Folder.
+  /// No other program uses `name` there. Errors: kUnavailable while another process has it; of
+  /// Folder.
   static Result<ScratchFolder> Make(const std::string& parent, const std::string& name);
   ScratchFolder(ScratchFolder&& other) noexcept
       : folder_(std::exchange(other.folder_, std::nullopt)), lock_(std::move(other.lock_)) {}

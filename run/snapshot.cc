@@ -107,7 +107,7 @@ void RemoveOrSay(const Folder& snapshots, const std::string& unfinished,
   notify("an unfinished snapshot is left behind: " + removed.error().message);
 }
 
-/// Before they are noted as the snapshot's: a file that is there may be one that was moved away.
+/// Called before they are noted as the snapshot's: a file that is there may have been moved away.
 Status CheckFree(const std::vector<std::string>& targets) {
   for (const std::string& target : targets) {
     for (const std::string& path : {target, offload::UnfinishedCopy(target)}) {
@@ -115,7 +115,7 @@ Status CheckFree(const std::vector<std::string>& targets) {
       if (!fs::exists(fs::symlink_status(path, ignored))) continue;
       return MakeError(ErrorCode::kInvalidArgument,
                        "there is {} already, of a snapshot whose folder is not in RUN any more; "
-                       "take another name, or remove that file if it is of no use",
+                       "take another name, or remove that file if you do not need it",
                        path);
     }
   }
@@ -124,7 +124,7 @@ Status CheckFree(const std::vector<std::string>& targets) {
 
 Status CopyMetrics(const Folder& run, const RunInfo& info, const Folder& folder,
                    const WholeState& state, const Notify& notify) {
-  if (info.kind != RunKind::kTrain) return {};  // whose commits say nothing of rows
+  if (info.kind != RunKind::kTrain) return {};  // commits of other kinds hold no rows
   PENSTOCK_ASSIGN(
       const CommitTexts texts,
       ReadCommitTexts(state.commit().json, state.commit().head.step, info.state->first()));
@@ -138,7 +138,7 @@ Status CopyMetrics(const Folder& run, const RunInfo& info, const Folder& folder,
   return take(rows);
 }
 
-/// An error leaves the unfinished folder, and what it names.
+/// An error leaves the unfinished folder, and the files that it names.
 Status MakeSnapshot(const Folder& run, const Folder& snapshots, const RunInfo& info,
                     const WholeState& state, const std::string& name,
                     const std::function<bool()>& stop_requested, const Notify& notify) {
@@ -193,16 +193,16 @@ Status CheckNewSnapshotName(const std::string& name) {
   PENSTOCK_TRY(CheckSnapshotName(name));
   if (IsAutomaticSnapshotName(name)) {
     return MakeError(ErrorCode::kInvalidArgument,
-                     "\"{}\" is no name for a snapshot: runs give such names to those that they "
-                     "take by themselves; take another",
+                     "\"{}\" is no name for a snapshot: runs give such names to their automatic "
+                     "snapshots; take another name",
                      name);
   }
   const bool ends = std::ranges::any_of(
       kOwnSuffixes, [&name](std::string_view suffix) { return name.ends_with(suffix); });
   if (!ends && WithoutTemporary(name) == name) return {};
   return MakeError(ErrorCode::kInvalidArgument,
-                   "\"{}\" is no name for a snapshot: it ends as files do that are made beside "
-                   "snapshots ({}, .tmp-1); take another",
+                   "\"{}\" is no name for a snapshot: files beside snapshots end like that "
+                   "({}, .tmp-1); take another name",
                    name, fmt::join(kOwnSuffixes, ", "));
 }
 

@@ -4,7 +4,7 @@
 // metrics.jsonl up to the commit, and the state beside the run's own
 // ("penstock-UUID.snapshot-NAME.state"), or in the folder if the run's own is in RUN. Until
 // everything is there, the folder is called ".NAME.unfinished"; its run.json names the files of the
-// state before they are made, so that they are found whatever ends the copy. RUN/snapshots is the
+// state before they are made, so that they are found however the copy ends. RUN/snapshots is the
 // user's as well: the run's own files in it are recognised by the run's UUID in them (RunInfo),
 // never by name alone.
 //
@@ -55,7 +55,7 @@ std::optional<std::string> RunOfSnapshot(const Folder& folder);
 
 /// Returns the names in RUN/snapshots of snapshots that are being made, or whose making was cut
 /// off: folders that are empty, or whose run.json is of the run with this UUID. No other folder
-/// counts, whatever its name.
+/// counts.
 std::vector<std::string> UnfinishedSnapshots(const Folder& snapshots, const std::string& run_uuid);
 /// Returns the existing files of a snapshot's state while its folder is an unfinished one.
 Result<StateFiles> FilesOfUnfinished(const Folder& folder);

@@ -104,7 +104,8 @@ bool AnswerRequest(const Folder& run, const std::string& run_uuid, const std::st
   const Result<Folder> snapshots = OpenSnapshotsFolder(run);
   if (!snapshots.ok()) return false;
   if (!taken.ok() && CheckOurs(*snapshots, run_uuid, AnswerName(name)).ok()) {
-    // Whoever asked finds the reason here; if it cannot be written, the snapshot is just missing.
+    // The program that asked finds the reason here; if it cannot be written, the snapshot is
+    // missing.
     static_cast<void>(WriteTextFile(*snapshots, AnswerName(name),
                                     fmt::format("{}\n{}", run_uuid, taken.error().message)));
   }

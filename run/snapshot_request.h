@@ -1,11 +1,11 @@
 // Asks the process that trains a run for a snapshot.
 //
-// A request is RUN/snapshots/.NAME.request, an empty file that its maker keeps locked. A file that
-// nobody holds was left by a killed process and is not a request; the next request of its name
-// replaces it. The training removes the file when it is done; if it could not take the snapshot, it
-// leaves .NAME.answer with the run's UUID and the reason. Files of such names that are not empty
-// and do not begin with that UUID are somebody else's, and stay as they are. So does .NAME.failed,
-// the answer of earlier versions, which has no UUID: nothing needs its name any more.
+// A request is RUN/snapshots/.NAME.request, an empty file that its maker keeps locked. An unlocked
+// file was left by a killed process and is not a request; the next request of its name replaces it.
+// The training removes the file when it is done; if it could not take the snapshot, it leaves
+// .NAME.answer with the run's UUID and the reason. Files with such names that are not empty and do
+// not begin with that UUID belong to others, and stay unchanged. So does .NAME.failed, the answer
+// of earlier versions, which has no UUID: nothing needs its name any more.
 //
 // Threads: one at a time for a name.
 #pragma once

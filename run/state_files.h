@@ -19,7 +19,7 @@ namespace penstock::train {
 struct RankFiles {
   /// By index of their path: absolute; stored relative to RUN if they lie there.
   std::vector<std::string> paths;
-  std::string host;  ///< on which the rank wrote them; empty for a state of one rank
+  std::string host;  ///< where the rank wrote them; empty for a state of one rank
 };
 
 /// The files of a state.

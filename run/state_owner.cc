@@ -92,7 +92,7 @@ Result<std::optional<OwnerFiles>> FindOwner(const StateFiles& state,
     if (entry.kind != FolderEntry::Kind::kFile) continue;
     const std::string run = NamedRun(found.folder, name);
     const bool names_run = !run.empty() && std::ranges::find(runs, run) != runs.end();
-    // One that was being written bears the UUID of the state, and may say nothing yet.
+    // A file that was being written has the UUID of the state, and may still be empty.
     if (!names_run && name == owner) continue;
     found.files.push_back({.name = name, .id = entry.id, .size = entry.size});
   }
@@ -125,9 +125,9 @@ Status CheckNoOrphan(const std::string& run, const std::vector<std::string>& nvm
   }
   if (states.empty()) return {};
   return MakeError(ErrorCode::kNotFound,
-                   "no run is in {}, and {} {} of a training whose folder was there; if it was "
-                   "moved, resume it where it is now, or name another folder for a new one; else "
-                   "put it back; removing what it left there deletes its commits",
+                   "no run is in {}, but {} {} of a training whose folder was there; if that was "
+                   "moved, resume it at its new place, or name another folder for a new training; "
+                   "else put it back; removing the state deletes its commits",
                    run, fmt::join(states, " and "), states.size() == 1 ? "is" : "are");
 }
 

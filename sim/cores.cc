@@ -28,7 +28,7 @@ void Cores::PlanNext() {
   clock_.After(std::max(next->left, 0.0) / Speed(), [this, plan = plan_, next]() {
     if (plan != plan_) return;
     Pass();
-    next->left = 0;  // whatever rounding leaves of it
+    next->left = 0;  // removes a rounding error
     Finish();
   });
 }

@@ -55,7 +55,7 @@ class Engine {
   std::vector<StepTime> Run(uint64_t steps) {
     last_step_ = steps;
     BeginStep();
-    while (times_.size() < steps) PENSTOCK_CHECK(clock_.Step(), "nobody can go on");
+    while (times_.size() < steps) PENSTOCK_CHECK(clock_.Step(), "no thread can continue");
     return std::move(times_);
   }
 

@@ -23,7 +23,7 @@ struct DriveRating {
 Result<DriveRating> ParseDriveRating(const std::string& text);
 
 struct DriveWear {
-  double terabytes_a_day = 0;  ///< to all of them
+  double terabytes_a_day = 0;  ///< written to all drives
   uint64_t drives = 1;
   std::optional<double> days_to_rating = {};  ///< none without a rating, or if nothing is written
 };

@@ -24,7 +24,7 @@ std::vector<uint64_t> DivisorsOf(uint64_t number) {
   return divisors;
 }
 
-/// Why a row does not fit a GPU; none if it does, or nobody knows.
+/// Why a row does not fit a GPU; none if it fits or if that is unknown.
 std::optional<TopologyReason> MemoryReason(const JudgedTopology& judged, Bytes limit) {
   const TopologyRow& row = judged.row;
   if (row.ran_out_of_memory) {

@@ -74,8 +74,8 @@ class Planner {
   std::string run_uuid_;
   bool is_copy_ = false;           ///< only what lies in RUN is the run's
   std::vector<std::string> runs_;  ///< the paths that RUN has and had
-  std::set<FileId> found_;         ///< of the plan: run.json may name one twice
-  std::vector<Held> folders_;      ///< that the plan empties
+  std::set<FileId> found_;         ///< files of the plan: run.json may name one twice
+  std::vector<Held> folders_;      ///< folders that the plan empties
 };
 
 Status Planner::FindStates(const StateFiles& files) {

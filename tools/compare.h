@@ -1,6 +1,6 @@
 // Compares two models, tensor by tensor, to find what a restart or an export has changed.
 //
-// One streamed pass: memory is a tile and a fixed chunk of each side, whatever the model's size.
+// One streamed pass: memory is a tile and a fixed chunk of each side, for any model size.
 // Threads: one.
 #pragma once
 
@@ -29,8 +29,8 @@ struct Comparison {
   std::vector<std::string> mismatches;
   std::vector<TensorDifference> differences;
   uint64_t different_tensors = 0;
-  uint64_t tensors = 0;   ///< that both have, in one shape
-  uint64_t elements = 0;  ///< of these
+  uint64_t tensors = 0;   ///< tensors that both have, with the same shape
+  uint64_t elements = 0;  ///< elements of these
   uint64_t widened = 0;   ///< tensors of different dtypes: compared as fp32, which is exact
   std::vector<zero::StateKind> states;  ///< the states compared: those that both sides have
 

@@ -17,7 +17,7 @@ class ValueDifference {
 
   uint64_t elements() const { return elements_; }
   uint64_t differing() const { return differing_; }
-  uint64_t first() const { return first_; }  ///< that differs; 0 if none does
+  uint64_t first() const { return first_; }  ///< index of the first difference; 0 if there is none
   uint64_t not_finite_a() const { return not_finite_a_; }
   uint64_t not_finite_b() const { return not_finite_b_; }
   /// The element with the largest |a - b| (the first of equals); none if no finite elements differ.

@@ -42,7 +42,7 @@ GradientNorm::Blocks GradientNorm::WaitForBlocks() {
 }
 
 GradientNorm::Value GradientNorm::NormOf(const Blocks& blocks) {
-  // Tiles are in the order of the flat index, whatever their size.
+  // Tiles of any size are in the order of the flat index.
   double sum = 0;
   for (const double block : blocks.sums) sum += block;
   return {.norm = std::sqrt(sum), .finite = blocks.finite};

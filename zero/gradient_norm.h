@@ -48,7 +48,7 @@ class GradientNorm {
  private:
   std::vector<double> sums_;       ///< by tile; disjoint spans, published by Arrived
   std::vector<uint64_t> offsets_;  ///< of each tile's first block; frozen ones have none
-  size_t tiles_ = 0;               ///< that have gradients
+  size_t tiles_ = 0;               ///< number of tiles with gradients
   Mutex mutex_;
   CondVar arrived_;
   size_t missing_ GUARDED_BY(mutex_) = 0;

@@ -15,7 +15,7 @@ using config::SchedulerConfig;
 using config::SchedulerType;
 using config::WarmupType;
 
-/// DeepSpeed's, whatever the optimizer's is.
+/// DeepSpeed's value, regardless of the optimizer's.
 constexpr double kCycledBeta2 = 0.99;
 
 int64_t WarmupSteps(const SchedulerConfig& scheduler) {

@@ -8,7 +8,7 @@
 //
 // Where an operand has gaps between its rows, and for the third kind, oneDNN uses its gemm, which
 // packs blocks of both operands into buffers from the heap and frees them after each run: bounded
-// by its block sizes, some MiB for each thread, whatever the scratch mode.
+// by its block sizes, some MiB for each thread, in any scratch mode.
 //
 // Threads: a Product may be run by one thread at a time; it uses OpenMP's pool of that thread.
 #pragma once

@@ -9,8 +9,8 @@
 namespace penstock::kernels {
 
 /// Every epilogue but kAccumulate; a and b in what the machine multiplies itself. Scratch is lent
-/// by the caller (user scratchpad mode), and fp32 is multiplied as fp32 whatever the environment
-/// says.
+/// by the caller (user scratchpad mode), and fp32 is multiplied as fp32 regardless of the
+/// environment.
 class NativeProduct final : public Product {
  public:
   explicit NativeProduct(const ProductSpec& spec);

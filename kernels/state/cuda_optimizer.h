@@ -7,8 +7,7 @@
 
 namespace penstock::kernels {
 
-/// Enqueues and returns: one kernel, whatever the number of parts. Planes are aligned to an
-/// element.
+/// Enqueues and returns: one kernel for any number of parts. Planes are aligned to an element.
 void CudaUpdate(device::CudaStream& stream, const PartsUpdate& update, const StateParts& parts,
                 WeightFigures* of_blocks);
 /// The same of the first pass of a rule with a trust ratio.

@@ -1,4 +1,4 @@
-"""The command ``penstock``: the program that comes with the package, in the place of this process."""
+"""The command ``penstock``: replaces this process with the package's program."""
 
 from __future__ import annotations
 

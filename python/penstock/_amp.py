@@ -8,9 +8,8 @@ import torch
 def loss_scale_of(optimizer: torch.optim.Optimizer) -> tuple[float, bool]:
     """Returns the loss scale of the gradients, and whether the scaler found one not finite.
 
-    ``GradScaler.step`` sets ``grad_scale`` and ``found_inf`` for the time of ``step()``, because
-    the optimizer says ``_step_supports_amp_scaling``. A scaler whose ``unscale_`` was called gives
-    no scale.
+    ``GradScaler.step`` sets ``grad_scale`` and ``found_inf`` during ``step()``, because the
+    optimizer has ``_step_supports_amp_scaling``. After ``unscale_`` a scaler gives no scale.
     """
     scale = getattr(optimizer, "grad_scale", None)
     found = getattr(optimizer, "found_inf", None)

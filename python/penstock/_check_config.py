@@ -1,4 +1,4 @@
-"""What each key of a DeepSpeed configuration becomes in this package (docs/pytorch_check.md)."""
+"""The effect of each key of a DeepSpeed configuration in this package (docs/pytorch_check.md)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _DTYPE = (
     "the module's own dtypes count; convert it before penstock.initialize, as by "
     "model.to(torch.bfloat16)"
 )
-# Keys that the library understands, and that say nothing to a module of torch. The longest
-# beginning of a path counts.
+# Keys that the library understands, but that have no effect on a torch module. The longest matching
+# prefix of a path counts.
 _HERE: Mapping[str, tuple[str, str]] = {
     "train_batch_size": (NO_EFFECT, _LOOP),
     "train_micro_batch_size_per_gpu": (NO_EFFECT, _LOOP),
@@ -72,7 +72,7 @@ _SAME = {
 }
 _SCHEDULER = "use a scheduler of torch.optim.lr_scheduler on the optimizer"
 _RULES = ("adamw", "adam", "lion", "adagrad")
-# Any model does: what a key becomes does not depend on it.
+# Any model will do: the effect of a key does not depend on it.
 _MODEL = {
     "units": [{"name": "unit", "tensors": [{"name": "tensor", "shape": [1], "group": 0}]}],
     "groups": [{"name": "group"}],
@@ -80,7 +80,7 @@ _MODEL = {
 
 
 class Key(NamedTuple):
-    """A key of the configuration, and what becomes of it."""
+    """A key of the configuration, and its effect."""
 
     path: str
     value: Any
@@ -89,7 +89,7 @@ class Key(NamedTuple):
 
 
 def leaves(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields path and value of everything that is no object with something in it."""
+    """Yields path and value of everything except non-empty objects."""
     for key, value in config.items():
         path = f"{above}{key}"
         if isinstance(value, Mapping) and value:
@@ -110,7 +110,7 @@ def nvme_paths(config: Mapping[str, Any]) -> list[str]:
 
 
 def for_library(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the configuration without what only this package knows."""
+    """Returns the configuration without the keys that only this package knows."""
     engine = copy.deepcopy(without_monitors(config)[0])
     if isinstance(engine.get("penstock"), dict):
         engine["penstock"].pop("missing_gradients", None)
@@ -142,7 +142,7 @@ def _in(message: str, config: Mapping[str, Any]) -> str | None:
 
 
 def _refusals_here(config: Mapping[str, Any]) -> dict[str, str]:
-    """What ``penstock.initialize`` refuses though the library would not."""
+    """Returns what ``penstock.initialize`` refuses although the library does not."""
     refused = {}
     if config.get("scheduler"):
         refused["scheduler"] = _SCHEDULER
@@ -174,7 +174,7 @@ def _ask(config: Mapping[str, Any]) -> tuple[dict[str, str], Mapping[str, Any]]:
 
 
 def _beginning(path: str, of: Mapping[str, Any]) -> str | None:
-    """Returns the longest beginning of a path that is a key of ``of``."""
+    """Returns the longest prefix of a path that is a key of ``of``."""
     while path:
         if path in of:
             return path
@@ -199,10 +199,10 @@ def _understand(notices: list[str]) -> tuple[dict[str, str], dict[str, str], lis
 
 
 def look(config: Mapping[str, Any]) -> tuple[list[Key], list[str]]:
-    """Returns what becomes of each key, and what else the library has to say.
+    """Returns the effect of each key, and the library's notices.
 
     Raises:
-        InvalidArgumentError: the configuration is refused for what none of its keys says alone.
+        InvalidArgumentError: the configuration is refused because of several keys together.
     """
     refused, plan = _ask(config)
     superseded, auto, others = _understand(plan["notices"])
@@ -224,6 +224,6 @@ def look(config: Mapping[str, Any]) -> tuple[list[Key], list[str]]:
         elif _SAME.get(path, path) in understood or path in auto:
             becomes = (USED, auto.get(path, ""))
         else:
-            becomes = (NO_EFFECT, "it says what is so anyway, or belongs to a feature that is off")
+            becomes = (NO_EFFECT, "the same as without it, or its feature is off")
         keys.append(Key(path, value, *becomes))
     return keys, others

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 from penstock._text_files import parse_json, read_text
 from penstock.errors import InvalidArgumentError, NotFoundError, UnavailableError
 
-# The largest head of a file of safetensors that is read.
+# The max size of a safetensors header that is read.
 _MOST_HEAD = 100 << 20
 
 
 class Model(NamedTuple):
-    """A model as the library takes it, and what it was made of."""
+    """A model as the library takes it, and its origin."""
 
     text: Mapping[str, Any]
     made_of: str
@@ -101,7 +101,7 @@ def _read_head(file: pathlib.Path) -> dict[str, list[int]]:
 
 
 def _from_files(files: Sequence[pathlib.Path], dtype: str) -> Model:
-    """Cuts what files of safetensors have by the names of their tensors."""
+    """Cuts the tensors of safetensors files into units by their names."""
     units: dict[str, list[dict[str, Any]]] = collections.defaultdict(list)
     for file in files:
         for name, shape in _read_head(file).items():
@@ -138,7 +138,7 @@ def read_model(folder: pathlib.Path, dtype: str) -> Model:
 
     Raises:
         NotFoundError: there is no model.
-        InvalidArgumentError: what is there is none.
+        InvalidArgumentError: the folder holds no model.
         UnavailableError: its module cannot be made here.
     """
     if folder.name == "config.json":

@@ -1,4 +1,4 @@
-"""Code that torch.compile has made."""
+"""Forgets the code that torch.compile has made."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 def forget() -> None:
-    """Has torch compile again what it uses next. To be called when hooks were registered: what was
-    compiled before runs without them, because torch looks for hooks only when it compiles."""
-    if "torch._dynamo" in sys.modules:  # else nothing was compiled, and to look takes a second
+    """Makes torch compile again. To be called after hooks were registered: code compiled before
+    runs without them, because torch looks for hooks only when it compiles."""
+    if "torch._dynamo" in sys.modules:  # else nothing was compiled, and the import takes a second
         torch.compiler.reset()

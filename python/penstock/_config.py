@@ -14,9 +14,9 @@ from penstock.errors import InvalidArgumentError, NotFoundError
 
 ConfigLike = Union[None, str, "os.PathLike[str]", Mapping[str, Any]]
 
-# A string of JSON, which stays, or a comment, which goes.
+# A string of JSON, which is kept, or a comment, which is removed.
 _STRING_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
-# Sections that the arguments of an optimizer stand for.
+# Sections that an optimizer's arguments replace.
 _OF_THE_CALLER = {
     "optimizer": "the optimizer is this class: give lr, betas, eps and weight_decay to it",
     "scheduler": "use a scheduler of torch.optim.lr_scheduler",
@@ -49,7 +49,7 @@ def read_config(config: ConfigLike) -> dict[str, Any]:
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Merges objects key by key; everything else of ``above`` replaces."""
+    """Merges objects key by key; other values of ``above`` replace those below."""
     result = dict(below)
     for key, value in above.items():
         old = result.get(key)
@@ -64,7 +64,7 @@ MONITORS = ("csv_monitor", "tensorboard", "wandb")
 def without_monitors(
     config: Mapping[str, Any],
 ) -> tuple[dict[str, Any], dict[str, Mapping[str, Any]]]:
-    """Returns a configuration without the sections of monitors, and these: they are Python's."""
+    """Returns a configuration without the monitors' sections, and these, which Python handles."""
     sections = {name: config[name] for name in MONITORS if isinstance(config.get(name), Mapping)}
     return {key: value for key, value in config.items() if key not in sections}, sections
 
@@ -90,7 +90,7 @@ def optimizer_config(
     """Returns the engine's configuration of a level 1 optimizer, and the folders on drives.
 
     Weights of the engine live where the states do: an update reads and writes both. A key of
-    ``config`` replaces what the arguments say, but for what only the arguments may say.
+    ``config`` replaces an argument, except where only the argument may be given.
     """
     given = read_config(config)
     for key, instead in _OF_THE_CALLER.items():

@@ -1,7 +1,7 @@
-"""What a configuration may be made of: values of JSON, and of the right kind where Python reads them.
+"""Checks a configuration: values of JSON, with the right types where Python reads them.
 
-The library checks every key, but only what it is given. What is read here before that would
-otherwise end in an error of Python's that names no key.
+The library checks every key that it gets. A wrong value that Python reads before that would
+otherwise end in a Python error that names no key.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MOST_BITS = 1000
 
 
 class _Kind(NamedTuple):
-    """A kind of value, in words, and what tells it."""
+    """A kind of value: its name for messages, and its test."""
 
     words: str
     has: Callable[[Any], bool]
@@ -107,7 +107,8 @@ def _plain(value: Any, path: str) -> Any:
 
 
 def _is_huge(value: Any) -> bool:
-    """Whether a whole number is beyond all of JSON's readers; Python refuses to print some."""
+    """Whether an integer is too large for any JSON reader; Python refuses to print some of
+    these."""
     return isinstance(value, int) and value.bit_length() > _MOST_BITS
 
 

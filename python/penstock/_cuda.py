@@ -1,10 +1,10 @@
-"""Weights and gradients on a CUDA device: which stream does what, and what waits for what.
+"""Weights and gradients on a CUDA device: the streams and their dependencies.
 
-**None of this has run on a GPU yet** (docs/cuda.md). The copies are the C library's, on streams
-of torch: one for weights that come in, one for gradients that go out. The stream that computes waits
-for weights that have come in (:meth:`CudaEngine.ready`), and what comes in waits until memory is no
-longer used. The host is ahead of the device, so weights of a unit come in while the units before it
-compute. It waits for gradients alone (:meth:`CudaEngine.keep`).
+**None of this has run on a GPU yet** (docs/cuda.md). The C library copies on streams of torch: one
+for arriving weights, one for gradients to the host. The compute stream waits for arrived weights
+(:meth:`CudaEngine.ready`), and copies of weights wait until their memory is no longer used. The
+host is ahead of the device, so weights of a unit arrive while earlier units compute. The host waits
+only for gradients (:meth:`CudaEngine.keep`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import torch
 
 from penstock import _library
 
-# Bytes of gradients after which the host waits for those before them. torch's allocator has their
-# memory again when it is over that they were copied: to a host that is far ahead, not in this
-# backward, and all gradients of a model would take memory at once.
+# Bytes of gradients after which the host waits for earlier ones. torch's allocator reuses their
+# memory once their copies have completed: if the host is far ahead, not in this backward, and all
+# gradients of a model would take memory at once.
 _AHEAD = 1 << 29
 
 
@@ -34,20 +34,20 @@ def device_count() -> int:
 
 
 def current_device() -> int:
-    """Returns the CUDA device that torch means by "cuda"."""
+    """Returns torch's current CUDA device."""
     return torch.cuda.current_device()
 
 
 def free_memory(device: torch.device) -> int:
-    """Returns the bytes of a device that nothing uses: the driver's, and those that torch's
-    allocator has in reserve."""
+    """Returns the unused bytes of a device: the driver's, and those that torch's allocator has in
+    reserve."""
     free, _ = torch.cuda.mem_get_info(device)
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 class Streams:
-    """The streams on which weights come to a device, and gradients leave it. All engines of one
-    training have the same: memory goes from one unit to the next in their order."""
+    """The streams on which weights arrive at a device, and gradients leave it. All engines of one
+    training share them: memory passes from unit to unit in their order."""
 
     def __init__(self, device: torch.device) -> None:
         make_stream: Any = torch.cuda.Stream
@@ -60,11 +60,11 @@ class Streams:
         return torch.cuda.current_stream(self.device)
 
     def order(self) -> None:
-        """Has what comes in from now on wait for what was computed so far."""
+        """Makes later copies of weights wait for all work computed so far."""
         self.incoming.wait_stream(self.computing())
 
     def copying(self) -> contextlib.AbstractContextManager[Any]:
-        """In it, work of torch follows what comes in."""
+        """A context in which torch enqueues after the copies of weights."""
         context: contextlib.AbstractContextManager[Any] = torch.cuda.stream(self.incoming)
         return context
 
@@ -75,7 +75,7 @@ def streams_for(device: torch.device) -> Streams | None:
 
 
 def options_for(device: torch.device) -> dict[str, Any]:
-    """Returns what an engine has to be told of the device (docs/c_api.md, "Options")."""
+    """Returns the engine's options for the device (docs/c_api.md, "Options")."""
     return {"cuda": True} if is_gpu(device) else {}
 
 
@@ -95,7 +95,7 @@ def engine_for(
 
 
 class CudaEngine(_library.Engine):
-    """An engine that takes addresses of the device where the other takes those of the host."""
+    """An engine that takes device addresses where the other takes host addresses."""
 
     def __init__(
         self,
@@ -108,14 +108,13 @@ class CudaEngine(_library.Engine):
         self.streams = streams
         self.device = streams.device
         self._ahead = 0  # bytes of gradients since `_mark`
-        self._mark: Any = None  # an event behind copies of gradients
-        with torch.cuda.device(self.device):  # whose memory it may take, and whose place decides
-            # where host memory lies
-            torch.cuda.empty_cache()  # what torch has in reserve is not free for others
+        self._mark: Any = None  # an event after copies of gradients
+        with torch.cuda.device(self.device):  # takes memory there, and host memory near it
+            torch.cuda.empty_cache()  # torch's reserve is not free for others
             super().__init__(config, model, options, run)
 
     def _current(self) -> contextlib.AbstractContextManager[Any]:
-        """In it, the device is the thread's current one."""
+        """A context in which the device is the thread's current one."""
         context: contextlib.AbstractContextManager[Any] = torch.cuda.device(self.device)
         return context
 
@@ -133,8 +132,8 @@ class CudaEngine(_library.Engine):
             self.use_tensors_on(unit, kind, addresses, self.streams.incoming.cuda_stream)
 
     def gradient(self, unit: int, tensor: int, address: int | None, dtype: int) -> None:
-        """Enqueues the copy of a gradient, which stays as it is until :meth:`end_step`, or
-        :meth:`keep` is told of it."""
+        """Enqueues the copy of a gradient, which must not change until :meth:`end_step`, unless it
+        is passed to :meth:`keep`."""
         if address is None:
             super().gradient(unit, tensor, None, dtype)
             return
@@ -152,15 +151,15 @@ class CudaEngine(_library.Engine):
         return self.streams.copying()
 
     def keep(self, values: torch.Tensor) -> None:
-        """Keeps the memory of a gradient for as long as it is copied. Waits for older copies, so
-        that gradients under way take at most twice ``_AHEAD``, and a last one."""
+        """Keeps the memory of a gradient until it is copied. Waits for older copies, so that
+        gradients in transit take at most twice ``_AHEAD``, plus a last one."""
         values.record_stream(self.streams.outgoing)
         self._ahead += values.nbytes
         if self._ahead > _AHEAD:
             if self._mark is not None:
                 self._mark.synchronize()
             self._mark = self.streams.outgoing.record_event()
-            self._ahead = values.nbytes  # its copy comes behind the event
+            self._ahead = values.nbytes  # its copy comes after the event
 
     def note_idle(self, memories: Iterable[Any]) -> None:
         event = None
@@ -171,11 +170,11 @@ class CudaEngine(_library.Engine):
 
 
 class CudaMemory:
-    """Memory of a unit on a device, which can be let go. Its storage stays the same object, so
-    views of it that autograd keeps are those of the unit's weights whenever these are there.
+    """Memory of a unit on a device, which can be released. Its storage stays the same object, so
+    views that autograd keeps show the unit's weights whenever these are present.
 
-    Blocks go from one unit to the next through torch's allocator, in the order of the stream on
-    which weights come in. That stream waits before a block goes until nothing uses it.
+    Blocks pass from unit to unit through torch's allocator, in the order of the stream for weights.
+    Before a block is released, that stream waits until nothing uses it.
 
     Attributes:
         idle_since: an event behind the last use, once the unit is not in use.
@@ -193,10 +192,10 @@ class CudaMemory:
         return self.bytes.data_ptr()
 
     def take(self) -> None:
-        """Has memory for weights that come in."""
+        """Allocates memory for arriving weights."""
         storage = self.bytes.untyped_storage()
         if storage.nbytes() > 0:
-            self._streams.order()  # it may be in use, with weights that are to be written over
+            self._streams.order()  # it may be in use, and its weights are overwritten
             return
         with self._streams.copying():
             storage.resize_(self._size)
@@ -206,11 +205,11 @@ class CudaMemory:
         self.idle_since = None
 
     def move_to(self, other: Any) -> None:
-        """Gives the memory back: torch's allocator has it for whoever takes some next."""
+        """Releases the memory to torch's allocator, for the next user."""
         self.drop()
 
     def drop(self) -> None:
-        """Gives the memory back when its last use is over."""
+        """Releases the memory when its last use is over."""
         storage = self.bytes.untyped_storage()
         if storage.nbytes() == 0:
             return

@@ -1,7 +1,7 @@
-"""The device that a module computes on: which one it is, what of the module moves there, and whether
-what has to be there at once fits.
+"""The device that a module computes on, the parts of the module that move there, and whether they
+fit.
 
-Weights come to the device unit by unit (_runtime.py). Buffers move there as a whole, and stay.
+Weights arrive unit by unit (_runtime.py). Buffers move there as a whole, and stay.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from penstock.errors import BudgetError, InvalidArgumentError
 
 Device = Union[str, int, torch.device, None]
 
-# Of blocks, unless penstock.device_memory says how much there may be: one computes, and the next one
-# comes in. In a backward, a block goes only when the one before it is there.
+# Blocks on the device, unless penstock.device_memory sets a limit: one computes while the next one
+# arrives. In a backward, a block is released only when the one before it is present.
 _PLACES = 2
 _ROUNDED = 512  # bytes, to which torch's allocator rounds
 
 
 def _made_for(parameter: torch.Tensor) -> torch.device | None:
-    """Returns where a parameter is, or will be; None if nothing says it."""
+    """Returns where a parameter is, or will be; None if that is not known."""
     if parameter.device.type != "meta":
         return parameter.device
     return parameter.made_for if isinstance(parameter, Later) else None
@@ -57,8 +57,8 @@ def _parsed(device: Device) -> torch.device:
 
 
 def device_for(model: torch.nn.Module, device: Device) -> torch.device:
-    """Returns the device that a module is to compute on: the one that is named, else the one that
-    its parameters are on, or were made for within ``penstock.init``."""
+    """Returns the device that a module is to compute on: the given one, else the one that its
+    parameters are on, or were made for within ``penstock.init``."""
     places = (_made_for(parameter) for parameter in model.parameters())
     found = {place for place in places if place is not None}
     if len(found) > 1:
@@ -87,11 +87,11 @@ def _own_bytes(tensors: Any, where: torch.device, there: bool) -> int:
 
 
 class Asked(NamedTuple):
-    """What a configuration says of memory.
+    """A configuration's settings of memory.
 
     Attributes:
-        config: the engine's. ``penstock.device_memory`` is the most that weights, buffers, sums and
-            one gradient may take of a GPU; without it the driver says what is free.
+        config: the engine's. ``penstock.device_memory`` is the max GPU memory of weights, buffers,
+            sums and one gradient; without it the limit is the driver's free memory.
         paths: ``nvme_path`` of it.
         whole: whether all weights stay on the device.
         sums: where micro-batches are added up (_sums.py).
@@ -104,10 +104,10 @@ class Asked(NamedTuple):
 
 
 class Room(NamedTuple):
-    """What a module may take of the memory of its device.
+    """The device memory that a module may take.
 
     Attributes:
-        places: how many blocks may be there at once.
+        places: how many blocks may be present at once.
         sums: bytes for sums of micro-batches; None on the CPU, whose sums are the engine's.
     """
 
@@ -116,16 +116,16 @@ class Room(NamedTuple):
 
 
 class _Need(NamedTuple):
-    """Bytes that a module takes on a device beside its activations.
+    """Bytes that a module takes on a device besides its activations.
 
     Attributes:
         kept: weights that stay to the end of a step.
-        buffers: that move there.
+        buffers: those that move there.
         gradient: the largest one of a parameter.
         sums: of micro-batches.
         block: the largest of the units that take turns.
-        places: how many of these are there at once.
-        home: what the engine takes for states at home there.
+        places: how many of these are present at once.
+        home: the engine's bytes for states at home there.
     """
 
     kept: int
@@ -166,10 +166,10 @@ def _need(
 
 
 def room_on(model: torch.nn.Module, device: torch.device, cut: Plan, asked: Asked) -> Room:
-    """Returns what a module may take of a device.
+    """Returns the device memory that a module may take.
 
     Raises:
-        BudgetError: what has to be there at once does not fit, with the sum.
+        BudgetError: the module does not fit; the message has the sum.
     """
     limit = asked.config["penstock"].get("device_memory")
     sums = spared(device, asked.sums, limit)
@@ -202,7 +202,7 @@ def room_on(model: torch.nn.Module, device: torch.device, cut: Plan, asked: Aske
 
 
 def move_buffers(model: torch.nn.Module, device: torch.device) -> None:
-    """Moves buffers, and parameters without elements, to a device. What is tied stays tied."""
+    """Moves buffers, and parameters without elements, to a device. Tied ones stay tied."""
     moved: dict[int, torch.Tensor] = {}
     for module in model.modules():
         for name, buffer in module._buffers.items():

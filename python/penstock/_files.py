@@ -1,4 +1,4 @@
-"""Paths that a caller gives, and files that are whole at any moment. Nothing here needs torch."""
+"""Paths from a caller, and files that are complete at any moment. Nothing here needs torch."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def snapshot_of(given: PathLike) -> str:
 
 
 def explained(error: OSError, what: str) -> PenstockError:
-    """Turns an operating system's error into ours, with what was being done."""
+    """Turns an operating system's error into ours; ``what`` says which action failed."""
     cls: type[PenstockError] = DriveError
     if isinstance(error, FileNotFoundError):
         cls = NotFoundError
@@ -87,7 +87,7 @@ def sync_folder(folder: pathlib.Path) -> None:
 
 
 def write_atomically(path: pathlib.Path, text: str) -> None:
-    """Writes a file that is whole at any moment, whatever ends the process."""
+    """Writes a file that is complete at any moment, even if the process ends."""
     beside = path.with_name(path.name + ".new")
     with open(beside, "w", encoding="utf-8") as file:
         file.write(text)

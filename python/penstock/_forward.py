@@ -1,7 +1,7 @@
-"""Hooks that bring new weights under the next forward, for an optimizer with ``model=``.
+"""Hooks that bring new weights during the next forward, for an optimizer with ``model=``.
 
-A module that owns parameters waits, before its forward, for the units that these are in, and for no
-other. Weights that a module uses although another one owns them are learned in the first forwards
+A module that owns parameters waits, before its forward, for their units only. Weights that a module
+uses although another one owns them are learned in the first forwards
 (``torch.nn.MultiheadAttention`` uses those of its ``out_proj``, which is never called): they are
 brought when the model is called.
 """
@@ -24,7 +24,7 @@ Bring = Callable[[Iterable[int], int], None]
 
 
 def _nothing(*_: Any, **__: Any) -> None:
-    """What a hook is in a copy of the module, to which the optimizer does not belong."""
+    """Replaces a hook in a copy of the module, to which the optimizer does not belong."""
 
 
 def _no_hook() -> Callable[..., None]:
@@ -49,7 +49,7 @@ class _Hook:
 
 
 class _EagerUses(Watch):
-    """Sees what is called, but for what is being compiled."""
+    """Sees all calls of torch functions, except while compiling."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.compiler.is_compiling():  # compiled parts are eager again once nothing is learned
@@ -115,7 +115,7 @@ class ForwardHooks:
 
     @staticmethod
     def _kind() -> int:
-        """Forwards without gradients are no part of the step that is planned for."""
+        """Returns the kind of use: forwards without gradients do not belong to the planned step."""
         return _library.FORWARD if torch.is_grad_enabled() else _library.ASIDE
 
     def _begin(self, *_: Any) -> None:
@@ -148,7 +148,7 @@ class ForwardHooks:
             self._bring([unit], self._kind())
 
     def remove(self) -> None:
-        """Takes all hooks away."""
+        """Removes all hooks."""
         self._stop_watching()
         for handle in self._handles:
             handle.remove()

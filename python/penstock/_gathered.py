@@ -1,4 +1,4 @@
-"""Weights for whoever reads them outside of a forward."""
+"""Makes weights readable outside of a forward."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _hide(hooks: Hooks, unit: Unit) -> None:
         if unit.gathered == 0:
             try:
                 unit.check_unwritten()
-            finally:  # what was written goes, whoever hears of it
+            finally:  # written values are dropped, even if the error is not raised
                 if unit.filled:
                     unit.show_here()
                 else:
@@ -50,9 +50,9 @@ def gathered(parameters: Gatherable, write: bool = False) -> Iterator[None]:
     """Makes parameters show their current weights while a ``with`` lasts.
 
     They are copies, so tensors that are made from them stay valid. Calls may be nested, in any
-    order. Parameters that belong to no training are left as they are. If the module computes on a
-    CUDA device, the copies of a single unit are there, and those of several are in host memory:
-    together they need not fit the device. Forwards do not run with weights in host memory.
+    order. Parameters that belong to no training are unchanged. If the module computes on a CUDA
+    device, the copies of a single unit are there, and those of several are in host memory: together
+    they need not fit the device. Forwards do not run with weights in host memory.
 
     Args:
         parameters: a parameter, several, or a module with all that is in it.
@@ -60,7 +60,7 @@ def gathered(parameters: Gatherable, write: bool = False) -> Iterator[None]:
             first use of the module.
 
     Raises:
-        InvalidArgumentError: ``write`` comes too late, or a parameter was written without it.
+        InvalidArgumentError: ``write`` is too late, or a parameter was written without it.
     """
     found: dict[Unit, Hooks] = {}
     for parameter in _parameters_of(parameters):

@@ -1,4 +1,5 @@
-"""Refuses what would change, copy or save parameters past the engine, each with one exception.
+"""Refuses calls that would change, copy or save parameters without the engine, each with one
+exception.
 
 Submodules and parameters are guarded as well as the module itself.
 """
@@ -23,7 +24,7 @@ def _refuse(what: str, instead: str) -> InvalidArgumentError:
 
 
 class Link:
-    """Leads from a parameter to its unit. It is not copied, and so neither is the parameter."""
+    """Leads from a parameter to its unit. Refuses to be copied, and so the parameter does."""
 
     def __init__(self, hooks: Hooks, unit: Unit) -> None:
         self.hooks = hooks
@@ -88,7 +89,7 @@ def _refuse_loading(hooks: Hooks, module: torch.nn.Module, *_: Any) -> None:
     if hooks.runtime.begun:
         raise _refuse(
             "load_state_dict, once the weights were taken (at the first use, or at once with device=),",
-            "load weights before, or continue a run by its name",
+            "load weights before, or resume a run by its name",
         )
 
 

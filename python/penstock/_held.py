@@ -1,4 +1,4 @@
-"""What an optimizer of level 1 holds: a run folder, and an engine once it is needed."""
+"""The resources of an optimizer of level 1: a run folder, and an engine once it is needed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Held:
     """Opens runs, makes engines, and frees both, for one optimizer.
 
     Attributes:
-        training: the engine with what belongs to it; None until it is needed.
+        training: the engine and its parts; None until it is needed.
     """
 
     def __init__(self, options: Options, rule: _rules.Rule, defaults: Mapping[str, Any]) -> None:
@@ -30,14 +30,14 @@ class Held:
         self._rule = rule
         self._defaults = defaults
         self._run: Run | None = None
-        self._ended: str | None = None  # why there is no engine and none will be made
+        self._ended: str | None = None  # why there is no engine any more
 
     def begin(self, resume: Any, groups: Groups) -> None:
-        """Opens the run that was named, and continues its commit, if there is one."""
+        """Opens the named run, and resumes from its commit, if any."""
         folder = self.options.run
         if folder is None:
             if not self.options.nvme_path:
-                Run.open(None, None)  # says what is missing
+                Run.open(None, None)  # raises
             if resume is True:
                 raise InvalidArgumentError("penstock: resume=True needs run=, the folder of a run")
             return
@@ -73,7 +73,7 @@ class Held:
         self.made(groups, states)
 
     def made(self, groups: Groups, begin_with: Reader | None = None) -> Training:
-        """Returns the engine, which is made now if it was not needed before."""
+        """Returns the engine, which is made at the first call."""
         self.check()
         if self.training is None:
             try:
@@ -86,7 +86,7 @@ class Held:
         return self.training
 
     def go_to(self, commit: NamedCommit, groups: Groups) -> None:
-        """Continues the commit that a state_dict names, unless all is as it left it."""
+        """Resumes from the commit that a state_dict names, unless the training is at it already."""
         self.check()
         training = self.training
         opened = None if self._run is None else self._run.folder
@@ -122,7 +122,7 @@ class Held:
             raise
 
     def _check_identity(self, commit: NamedCommit, groups: Groups) -> None:
-        """Raises, before a training is given up, if a commit is of another one."""
+        """Raises, before a training is closed, if a commit is of another one."""
         entries = partition(groups, self.options.model).entries()
         if commit.identity not in (None, _rules.identity(self._rule, members_of(entries)).whole):
             raise InvalidArgumentError(

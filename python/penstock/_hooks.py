@@ -1,16 +1,16 @@
 """Hooks on modules: they bring the units of a forward and of its backward.
 
-A forward that begins brings its units; they cannot go before it ends. In a backward, gradients run
-through the nodes of the graph in the reverse order of their creation, so all nodes of a forward run
-after its outputs got gradients, and before those of the forwards before it do. A hook on the
-outputs therefore brings the units again, and they stay until another forward's backward begins.
-Recomputation (checkpointing) is a forward within a backward. The graph that a backward makes of
-itself (``create_graph=True``) has no outputs to watch, so what it uses stays until the step ends.
+At the beginning of a forward its units are brought; they stay until it ends. In a backward,
+gradients run through the nodes of the graph in the reverse order of their creation, so all nodes of
+a forward run after its outputs got gradients, and before those of the forwards before it do. A hook
+on the outputs therefore brings the units again, and they stay until another forward's backward
+begins. Recomputation (checkpointing) is a forward within a backward. The graph of a backward with
+``create_graph=True`` has no outputs to hook, so its units stay until the step ends.
 
-Weights that a function uses outside of the forward of their own module are found by a mode that
-sees all calls of torch (_outside.py). They are learned: from then on the forward that used them
-brings them at the same place, which is counted in forwards of other modules that have ended in it.
-Such weights stay until the step ends.
+A mode that sees all calls of torch finds weights that a function uses outside of the forward of
+their own module (_outside.py). From then on the forward that used them brings them at the same
+place, which is the number of other modules' forwards that have ended in it. Such weights stay until
+the step ends.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.
 
 
 def tensors_of(output: Any, opaque: list[str]) -> Iterator[torch.Tensor]:
-    """Yields the tensors of a module's output; adds to ``opaque`` kinds that may hide others."""
+    """Yields the tensors of a module's output; adds types that may hide others to ``opaque``."""
     if isinstance(output, torch.Tensor):
         yield output
     elif isinstance(output, _PLAIN):
@@ -77,7 +77,7 @@ class Frame:
     Attributes:
         units: those that were brought for it.
         ended: how many forwards of modules with hooks have ended in it.
-        paused: it has taken the mode of _outside.py away.
+        paused: it has removed the mode of _outside.py.
     """
 
     __slots__ = ("ended", "kind", "module", "paused", "units")
@@ -91,7 +91,7 @@ class Frame:
 
 
 class _GradientHook:
-    """Is called when a gradient was added to a parameter's.
+    """Called when a gradient was added to a parameter's.
 
     A cycle through such a hook would never be collected, so it does not hold the training.
     """
@@ -158,7 +158,7 @@ class Hooks:
         return self._stacks.setdefault(threading.get_ident(), [])
 
     def _in_use(self, unit: Unit) -> bool:
-        """Whether a forward or a backward that is under way needs a unit."""
+        """Whether a current forward or backward needs a unit."""
         if unit in self._in_backward:
             return True
         return any(unit in frame.units for stack in self._stacks.values() for frame in stack)
@@ -218,7 +218,8 @@ class Hooks:
             self._bring_learned(stack[-1])
 
     def _end(self, module: torch.nn.Module) -> Frame | None:
-        """Takes the forward of a module from the stack, and what an exception left above it."""
+        """Removes the forward of a module from the stack, and frames that an exception left above
+        it."""
         stack = self._stack()
         for i in reversed(range(len(stack))):
             if stack[i].module is module:
@@ -230,7 +231,7 @@ class Hooks:
         return None
 
     def _watch(self, module: torch.nn.Module, units: list[Unit], output: Any) -> None:
-        """Has a hook called when the outputs of a forward get gradients."""
+        """Registers a hook that is called when the outputs of a forward get gradients."""
         hook = functools.partial(self._begin_backward, tuple(units), [])
         opaque: list[str] = []
         for tensor in tensors_of(output, opaque):
@@ -248,7 +249,7 @@ class Hooks:
                 unit.kept = True
 
     def _start(self, stack: list[Frame]) -> None:
-        """Begins an outermost forward: forgets what an exception has left, and checks."""
+        """Begins an outermost forward: drops frames that an exception has left, and checks."""
         stack.clear()
         self._task = -1
         self._in_backward = ()
@@ -267,7 +268,7 @@ class Hooks:
             self._end(module)
 
     def check_parameters(self) -> None:
-        """Raises if parameters are not those that penstock.initialize was given."""
+        """Raises if parameters are not those passed to penstock.initialize."""
         for parameter, trained, name in self._parameters:
             if parameter.requires_grad != trained:
                 raise InvalidArgumentError(
@@ -285,7 +286,7 @@ class Hooks:
     # Weights used outside of their module.
 
     def use_outside(self, unit: Unit) -> None:
-        """Brings a unit that a function uses, and learns it if no forward under way has it."""
+        """Brings a unit that a function uses, and learns it if no current forward has it."""
         stack = self._stack()
         if unit.gathered or not stack or any(unit in frame.units for frame in stack):
             return
@@ -325,7 +326,7 @@ class Hooks:
         self.runtime.end_backward()
 
     def take_gradient(self, unit: Unit, tensor: int, parameter: torch.nn.Parameter) -> None:
-        """Takes the gradient that a backward has just added to a parameter's."""
+        """Takes the gradient that a backward has just added to that of a parameter."""
         if not unit.filled and not unit.gathered:
             name = unit.entries[tensor].name
             raise InvalidArgumentError(

@@ -1,8 +1,8 @@
-"""``penstock.init``: modules that are made without memory for their weights.
+"""``penstock.init``: makes modules without memory for their weights.
 
 Within ``with penstock.init():`` a module's parameters get shape and dtype, and no values.
-``penstock.initialize`` gives them values unit by unit, each of which goes to the engine before the
-next one takes memory: from safetensors files, or by the modules' own initializers.
+``penstock.initialize`` gives them values from safetensors files or by the modules' own
+initializers, unit by unit: each goes to the engine before the next one takes memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Later(torch.nn.Parameter):
     """A parameter without memory, until ``penstock.initialize`` has it.
 
     Attributes:
-        made_for: the device that it would have been on.
+        made_for: its device, had it been made with memory.
     """
 
     made_for = torch.device("cpu")
@@ -77,7 +77,7 @@ class Later(torch.nn.Parameter):
 
 @contextlib.contextmanager
 def init() -> Iterator[None]:
-    """Has modules that are made within get parameters without memory. Buffers keep theirs.
+    """A context in which modules get parameters without memory. Buffers have memory.
 
     They compute on the device that they would have been made on, the CPU unless a
     ``torch.device`` context or default says otherwise, or on the one that ``penstock.initialize``
@@ -85,7 +85,7 @@ def init() -> Iterator[None]:
     of weights, or ``weights="random"``.
     """
     register = torch.nn.Module.register_parameter
-    made = WeakTensorKeyDictionary()  # by what was given, whose memory goes with its last user
+    made = WeakTensorKeyDictionary()  # by the original tensor, freed with its last user
 
     def without_memory(self: torch.nn.Module, name: str, param: torch.nn.Parameter | None) -> None:
         register(self, name, param)
@@ -108,8 +108,8 @@ def has_no_values(model: torch.nn.Module) -> bool:
 
 
 def give_addresses(model: torch.nn.Module) -> None:
-    """Replaces parameters without memory by such that have addresses; memory comes when they are
-    written. Tied ones stay tied."""
+    """Replaces parameters without memory by ones with addresses, which get memory when written.
+    Tied ones stay tied."""
     made: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in list(module._parameters.items()):
@@ -121,7 +121,7 @@ def give_addresses(model: torch.nn.Module) -> None:
                 made[parameter] = torch.nn.Parameter(
                     values.view(parameter.shape), requires_grad=parameter.requires_grad
                 )
-            setattr(module, name, made[parameter])  # modules that list their weights see it
+            setattr(module, name, made[parameter])  # for modules that list their weights
 
 
 class _Files:
@@ -192,7 +192,7 @@ class FromFiles:
             )
 
     def read_buffers(self, model: torch.nn.Module) -> None:
-        """Gives buffers the values that the files have of them."""
+        """Gives buffers their values from the files."""
         prefix = getattr(model, "base_model_prefix", "")
         for path, module in model.named_modules():
             for name, buffer in module._buffers.items():
@@ -236,8 +236,8 @@ class FromFiles:
 
 class ByInitializers:
     """Gives parameters the values of their modules' initializers: ``reset_parameters``, and then
-    ``_init_weights`` of Hugging Face's models. Values are drawn in the order of units: they are not
-    those of a module that is made in memory."""
+    ``_init_weights`` of Hugging Face's models. Values are drawn in the order of units, so they
+    differ from those of a module made in memory."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
@@ -275,7 +275,7 @@ class ByInitializers:
 def source_of(
     model: torch.nn.Module, weights: Weights
 ) -> Callable[[list[torch.nn.Parameter]], None] | None:
-    """Returns what gives parameters their values before they go to the engine; none if they have
+    """Returns the source of the parameters' values before they go to the engine; none if they have
     values. Parameters without memory have addresses afterwards.
 
     Args:

@@ -46,7 +46,7 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "Lion": {"lr": 1e-3, "betas": (0.9, 0.999), "weight_decay": 0.0},
     "Adagrad": {"lr": 1e-2, "eps": 1e-10, "weight_decay": 0.0},
 }
-_AUTO = {"lr": 5e-5}  # others: their defaults (docs/config.md)
+_AUTO = {"lr": 5e-5}  # other rules have defaults (docs/config.md)
 _BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 
@@ -118,7 +118,7 @@ def _split(config: ConfigLike) -> tuple[dict[str, Any], bool, str]:
 
 
 def _without_values(model: torch.nn.Module) -> None:
-    """Gives parameters addresses, whose values come with the states."""
+    """Gives addresses to parameters whose values come with the states."""
     frozen = [name for name, p in model.named_parameters() if not p.requires_grad]
     if not has_no_values(model):
         return
@@ -131,7 +131,7 @@ def _without_values(model: torch.nn.Module) -> None:
 
 
 def _renewed(given: Any, renewed: Mapping[torch.Tensor, torch.Tensor]) -> Any:
-    """Returns parameters or a group with those that have addresses, for those that had none."""
+    """Returns parameters or a group, with parameters without memory replaced."""
     if isinstance(given, torch.Tensor):
         return renewed.get(given, given)
     if isinstance(given, Mapping) and "params" in given:
@@ -149,8 +149,8 @@ def _groups(
     """Returns the parameters or groups to train.
 
     Args:
-        given: what the caller has named.
-        before: parameters by their names, as they were when the caller named them.
+        given: the caller's parameters or groups.
+        before: parameters by name, at the time of the caller's choice.
     """
     if given is None:
         given = [p for p in model.parameters() if p.requires_grad and p.numel() > 0]
@@ -176,32 +176,31 @@ def initialize(
 ) -> tuple[torch.nn.Module, ModuleOptimizer]:
     """Gives the parameters of a module to an engine, which keeps them where ``config`` says.
 
-    The module stays the same object. Its weights are taken when it is first used, until then they
-    may be written; or at once, if they come from ``weights`` or the module is to compute on another
-    device than it is on. Afterwards parameters show NaN while their weights are away; use
+    The module stays the same object. Its weights are taken at its first use, and may be written
+    until then; or at once, if they come from ``weights`` or the module is to compute on another
+    device than its own. Afterwards parameters show NaN while their weights are away; use
     :func:`penstock.gathered` to read them outside of the module's forward.
 
     Args:
-        model: in the dtypes that it is trained in; parameters that need no gradient are frozen for
-            good.
+        model: in its training dtypes; parameters that need no gradient stay frozen.
         config: a DeepSpeed configuration, as a mapping or a file.
         model_parameters: parameters or parameter groups to train; default: all that need a
             gradient, in one group.
-        run: a folder for this training. If it has a commit, that is continued.
+        run: a folder for this training. If it has a commit, training resumes from it.
         seed: of stochastic rounding.
-        weights: a folder or file of safetensors, which are read unit by unit, or ``"random"``:
-            unit by unit by the module's initializers; or a ``penstock.universal.Reader``, which
-            has moments and steps as well. Needed for a module that was made within
-            :func:`penstock.init`. Not read if a commit is continued.
-        device: that the module computes on, the CPU or a CUDA device (which has never been tried on
-            a GPU). Weights come there unit by unit, so that they need not fit it; buffers live
-            there. Default: where the module is.
+        weights: a folder or file of safetensors, which are read unit by unit, or ``"random"``: unit
+            by unit by the module's initializers; or a ``penstock.universal.Reader``, which has
+            moments and steps as well. Needed for a module that was made within
+            :func:`penstock.init`. Not read when resuming.
+        device: the device to compute on, the CPU or a CUDA device (never tried on a GPU so far).
+            Weights arrive there unit by unit, so they need not fit it; buffers live there. Default:
+            the module's device.
 
     Returns:
         The module and its optimizer.
 
     Raises:
-        PenstockError: one line says what does not work, and what to do.
+        PenstockError: one line with the problem, and what to do.
     """
     _ranks.check_alone()
     _check_module(model)
@@ -251,7 +250,7 @@ def initialize(
 
 
 def _connect(model: torch.nn.Module, optimizer: ModuleOptimizer) -> None:
-    """Gives the module what it has beyond its own."""
+    """Sets the attributes that penstock adds to the module."""
     hooks = optimizer.hooks
     _guards.install(hooks)
     _state_dicts.install(hooks)
@@ -263,16 +262,16 @@ def _connect(model: torch.nn.Module, optimizer: ModuleOptimizer) -> None:
 
 
 def _backward(rows: Rows, loss: torch.Tensor, **options: Any) -> None:
-    """``loss.backward()``; the loss is in the row of the step."""
+    """Calls ``loss.backward()`` and notes the loss for the row of the step."""
     rows.note(loss)
     loss.backward(**options)
 
 
 def clip_grad_norm_(module: torch.nn.Module, max_norm: float) -> torch.Tensor:
-    """Has the next step of a module clip its gradient; returns the norm before.
+    """Clips the gradient in the next step of a module; returns the norm before.
 
     Args:
-        module: that was given to :func:`penstock.initialize`.
+        module: the one passed to :func:`penstock.initialize`.
         max_norm: positive.
     """
     clip = getattr(module, "clip_grad_norm_", None)

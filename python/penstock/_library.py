@@ -1,6 +1,6 @@
 """The C interface (``penstock.h``) by ctypes: loads ``libpenstock.so``, turns codes into exceptions.
 
-Nothing here needs torch. ctypes releases the GIL for the time of each call.
+Nothing here needs torch. ctypes releases the GIL during each call.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class States(ctypes.Structure):
 
 
 class Outcome(NamedTuple):
-    """What a step came to."""
+    """The outcome of a step."""
 
     step: int
     optimizer_steps: int
@@ -77,7 +77,7 @@ class Outcome(NamedTuple):
 
 
 def _find() -> str:
-    """The library: PENSTOCK_LIBRARY, else the one inside the package."""
+    """Returns the library's path: PENSTOCK_LIBRARY, else the one inside the package."""
     named = os.environ.get("PENSTOCK_LIBRARY")
     if named:
         return named
@@ -218,7 +218,7 @@ def _text(function: Any, *arguments: Any) -> Any:
 
 
 def plan(config: Mapping[str, Any], model: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-    """Returns what an engine would take, and takes nothing."""
+    """Returns the memory and files of an engine, and takes nothing."""
     texts = [json.dumps(value).encode() for value in (config, model, options)]
     return _text(library().penstock_plan, *texts)
 
@@ -235,13 +235,13 @@ class RunHandle:
         return _text(library().penstock_describe_run, self)
 
     def close(self) -> None:
-        """Ends the lock; removes what no commit names."""
+        """Releases the lock; removes files that no commit names."""
         handle, self._as_parameter_ = self._as_parameter_, ctypes.c_void_p()
         check(library().penstock_close_run(handle))
 
 
 def read_run(folder: str) -> Any:
-    """Returns what the run in a folder says of itself."""
+    """Returns the description of the run in a folder."""
     return _text(library().penstock_read_run, os.fsencode(folder))
 
 
@@ -272,7 +272,7 @@ class Engine:
             check(self._c.penstock_create_in(run, *texts, ctypes.byref(self._handle)))
 
     def close(self) -> None:
-        """Ends updates under way and frees everything; what was not committed is lost."""
+        """Ends running updates and frees everything; uncommitted steps are lost."""
         handle, self._handle = self._handle, ctypes.c_void_p()
         if handle:
             self._c.penstock_close(handle)
@@ -308,7 +308,7 @@ class Engine:
         check(self._c.penstock_use(self._handle, unit, kind, to))
 
     def copy_to_host(self, unit: int, to: int) -> None:
-        """Copies a unit's weights to an address of the host, wherever those of uses are."""
+        """Copies a unit's weights to a host address, even if uses take device addresses."""
         check(self._c.penstock_use(self._handle, unit, ASIDE, to))
 
     def use_tensors(self, unit: int, kind: int, addresses: Sequence[int]) -> None:
@@ -332,23 +332,23 @@ class Engine:
         """As :meth:`gradient`, from an address of a CUDA device."""
         check(self._c.penstock_gradient_on(self._handle, unit, tensor, address, dtype, stream))
 
-    # What copies on streams need (_cuda.py); copies of the host are over when they return.
+    # Hooks for copies on streams (_cuda.py); copies of the host are complete when they return.
 
     def ready(self) -> None:
-        """Has what computes from now on see the weights that were brought."""
+        """Makes later computation wait for the weights that were brought."""
 
     def order(self) -> None:
-        """Has copies of weights from now on come after what was computed so far."""
+        """Makes later copies of weights wait for all work computed so far."""
 
     def copying(self) -> contextlib.AbstractContextManager[Any]:
-        """In it, work of torch follows the copies of weights."""
+        """A context in which torch enqueues after the copies of weights."""
         return contextlib.nullcontext()
 
     def keep(self, values: Any) -> None:
-        """Keeps the memory of a gradient for as long as it is copied."""
+        """Keeps the memory of a gradient until it is copied."""
 
     def note_idle(self, memories: Iterable[Any]) -> None:
-        """Notes for memories of units that nothing enqueued from now on uses them."""
+        """Notes that no later work uses these units' memories."""
 
     def report_loss(self, loss: float) -> None:
         """Reports the mean loss of the step under way, or of the next one."""
@@ -401,7 +401,7 @@ class Engine:
         return os.fsdecode(_give_text(self._c.penstock_snapshot, self._handle, os.fsencode(name)))
 
     def continued(self) -> Any:
-        """Returns the state of the commit that the engine continued from."""
+        """Returns the text of the commit from which the engine resumed."""
         return _text(self._c.penstock_continued, self._handle)
 
     def read(self, unit: int, tensor: int, kind: int, begin: int, count: int, address: int) -> None:

@@ -1,6 +1,6 @@
-"""What an engine is told of parameters (docs/c_api.md, "The model"): groups, and units of entries.
+"""The engine's view of parameters (docs/c_api.md, "The model"): groups, and units of entries.
 
-How a module is cut into units is a matter of the levels: _parameters.py, and _units.py.
+Each level cuts a module into units in its own way: _parameters.py, and _units.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.errors import InvalidArgumentError
 
 
 class Group(NamedTuple):
-    """A group of the engine: what has one set of scalars and one dtype."""
+    """A group of the engine: parameters with the same scalars and dtype."""
 
     number: int  # of the optimizer's parameter group; -1: frozen
     dtype: torch.dtype
@@ -37,7 +37,7 @@ class Entry(NamedTuple):
 
 
 class UnitSpec(NamedTuple):
-    """What is brought and let go together."""
+    """A unit: tensors that are brought and released together."""
 
     name: str
     repeated: bool
@@ -56,9 +56,9 @@ def add_unit(
 def owners(model: torch.nn.Module, sequential: bool) -> Iterator[tuple[str, torch.nn.Module, bool]]:
     """Yields name, module, and whether it is a block, of all modules that use parameters.
 
-    Blocks are the members of outermost lists whose members are of one class, as the layers of a
-    transformer are; what is in a block belongs to it. Modules that use parameters only by modules
-    in them are among the others, if they can be called.
+    Blocks are the members of outermost lists whose members are of one class, such as the layers of
+    a transformer; modules in a block belong to it. Modules that use parameters only through their
+    submodules are among the others, if they can be called.
 
     Args:
         sequential: whether a ``Sequential`` of modules that have others in them is such a list, as
@@ -102,7 +102,7 @@ def check_shape(name: str, parameter: torch.Tensor) -> None:
 
 
 def check_entries(entries: Sequence[Entry], have_values: bool = True) -> None:
-    """Raises if the engine cannot have some parameters.
+    """Raises if the engine cannot train some parameters.
 
     Args:
         have_values: False: parameters may be on the meta device.
@@ -132,7 +132,7 @@ def check_entries(entries: Sequence[Entry], have_values: bool = True) -> None:
 
 
 def members_of(entries: Iterable[Entry]) -> Iterator[tuple[str, list[int], str, int]]:
-    """Yields what the identity of a training is made of (_rules.identity)."""
+    """Yields the parts of a training's identity (_rules.identity)."""
     for entry in entries:
         dtype = _dtypes.NAMES[entry.parameter.dtype]
         yield entry.name, list(entry.parameter.shape), dtype, entry.group.number

@@ -1,4 +1,4 @@
-"""The commit that a ``state_dict()`` names: whether it is still there, and which files it is in."""
+"""The commit that a ``state_dict()`` names: whether it still exists, and its files."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _log = logging.getLogger("penstock")
 
 
 class CommitGoneError(InvalidArgumentError):
-    """What was committed last is not what was asked for."""
+    """The last commit is not the requested one."""
 
 
 def said_of(state_dict: Any) -> Any:
-    """Returns what a ``state_dict`` says of its commit; None if it names none.
+    """Returns the commit's entry in a ``state_dict``; None if it names none.
 
     Raises:
         InvalidArgumentError: it is no ``state_dict`` of an optimizer.
@@ -37,16 +37,16 @@ def said_of(state_dict: Any) -> Any:
 
 
 class NamedCommit:
-    """What ``state_dict()["penstock"]`` says.
+    """The contents of ``state_dict()["penstock"]``.
 
     Attributes:
-        run: the folder of the run that it was made in.
+        run: the run's folder at that time.
         uuid: of the state.
         step: how many steps had been made.
-        engine_step: as the engine counts: at level 1 without those that a scaler has skipped. None
-            in what an older release has saved.
+        engine_step: the engine's count: at level 1 without steps that a scaler skipped. None in a
+            state_dict of an older release.
         identity: of the training, at level 1.
-        snapshot: a folder with a copy, if one is named and there.
+        snapshot: a folder with a copy, if one is named and exists.
     """
 
     def __init__(self, said: Any) -> None:
@@ -60,11 +60,11 @@ class NamedCommit:
         self.snapshot: str | None = snapshot if snapshot and os.path.isdir(snapshot) else None
 
     def run_for(self, named: Any, opened: Any) -> Any:
-        """Chooses the run that is to have the commit.
+        """Chooses the run that takes the commit.
 
         Args:
-            named: the one that the caller has named, if any.
-            opened: the one that is open, if any.
+            named: the caller's run, if any.
+            opened: the open run, if any.
 
         Returns:
             The folder. None: that of a new run.
@@ -78,7 +78,7 @@ class NamedCommit:
     def _gone(self, run: Any, last: str) -> CommitGoneError:
         return CommitGoneError(
             f"penstock: the last commit of run {run} is of {last}, and step {self.step} was saved, "
-            f"in run {self.run}; only the last commit can be continued, or a snapshot"
+            f"in run {self.run}; only the last commit or a snapshot can be resumed"
         )
 
     def check_step(self, run: Run, step: int) -> None:
@@ -87,10 +87,10 @@ class NamedCommit:
             raise self._gone(run.folder, f"step {step}")
 
     def check_there(self, run: Any, open_uuid: str | None, open_step: int | None) -> None:
-        """Raises, before anything is given up, if the commit is certainly not there any more.
+        """Raises, before anything is closed, if the commit is certainly gone.
 
         Args:
-            run: the folder of the run that is to have it.
+            run: the folder of the run that takes it.
             open_uuid: the state that is open in this process.
             open_step: the step of the last commit of that state.
         """
@@ -112,12 +112,12 @@ class NamedCommit:
             raise self._gone(run, f"step {open_step}")
 
     def open(self, run: Run, make: Callable[[str | None], _T]) -> _T:
-        """Returns what ``make`` makes of the run's own commit (None), or of a snapshot's.
+        """Returns the result of ``make`` for the run's own commit (None), or for a snapshot's.
 
         Args:
-            run: the run that is to have it.
+            run: the run that takes it.
             make: raises InvalidArgumentError or CorruptionError, and has written nothing, if there
-                is no whole commit of the step.
+                is no intact commit of the step.
         """
         problem: PenstockError = self._gone(run.folder, "another state")
         if run.uuid == self.uuid:
@@ -128,7 +128,7 @@ class NamedCommit:
             except (InvalidArgumentError, NotFoundError, CorruptionError) as error:
                 problem = type(error)(
                     f"penstock: step {self.step} was saved in run {self.run}; only the last commit "
-                    f"can be continued, or a snapshot, and in run {run.folder} that fails: {error}"
+                    f"or a snapshot can be resumed, and in run {run.folder} that fails: {error}"
                 )
         if self.snapshot is None:
             raise problem
@@ -138,5 +138,5 @@ class NamedCommit:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What an engine is told, so that it continues this commit or none."""
+        """Returns engine options with which it resumes from this commit or fails."""
         return {} if self.engine_step is None else {"step": self.engine_step}

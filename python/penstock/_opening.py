@@ -1,4 +1,4 @@
-"""How the engine of a module comes to be: anew, or from a commit of a run or of a snapshot."""
+"""Makes the engine of a module: new, or from a commit of a run or of a snapshot."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Opened(NamedTuple):
     """A run with its engine.
 
     Attributes:
-        continued: the text of the commit that the engine goes on from, if it does.
+        continued: the text of the commit from which the engine resumed, if any.
     """
 
     run: Run
@@ -31,17 +31,17 @@ class Opened(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """What engines of one module are made from.
+    """The inputs of a module's engines.
 
     Attributes:
         config: the configuration.
         paths: ``nvme_path`` of it.
         plan: the units.
         seed: of stochastic rounding.
-        identity: what a commit must agree in to be continued, for the engine's options.
-        device: that the module computes on.
+        identity: the values that a resumed commit must have, for the engine's options.
+        device: the module's device.
         streams: of that device, if it has some.
-        room: what the module may take of the device's memory.
+        room: the device memory that the module may take.
     """
 
     config: dict[str, Any]
@@ -58,7 +58,7 @@ class Opening(NamedTuple):
 
         Args:
             run: the folder; None: a new one within ``nvme_path``.
-            commit: the one to continue. None: the run's last one, if any.
+            commit: the one to resume from. None: the run's last one, if any.
         """
         opened = Run.open(run, self.paths, "module")
         engine = None
@@ -89,7 +89,7 @@ class Opening(NamedTuple):
         )
 
     def _engine_at(self, run: Run, snapshot: str | None, commit: NamedCommit) -> _library.Engine:
-        """Makes an engine that continues a commit: the run's last one, or that of a snapshot."""
+        """Makes an engine that resumes from a commit: the run's last one, or that of a snapshot."""
         engine = self._engine(run, {"snapshot": snapshot, "step": commit.step})
         try:
             commit.check_step(run, engine.describe()["step"])

@@ -1,7 +1,7 @@
 """Finds weights that a function uses outside of the forward of their own module.
 
-Within the root's forward, a mode sees every function of torch and its arguments. It is put around
-the forward itself, and not by hooks, so that an interrupt ends it as well.
+During the root's forward, a mode sees every function of torch and its arguments. It wraps the
+forward itself, without hooks, so that an interrupt ends it as well.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class OutsideUses(Watch):
 class _Watched:
     """The mode around the forwards of one training's modules, a thread at a time.
 
-    Compiled code may not see the mode: it would be compiled into it. So the mode is taken away
-    while a compiled module runs, and after a first forward of its kind it is not used at all if
-    anything is compiled.
+    Compiled code must not see the mode, or it would be compiled in. So the mode is removed while a
+    compiled module runs, and after a first forward of its kind it is not used at all if anything is
+    compiled.
     """
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
         self._mode = OutsideUses(unit_of(hooks), hooks.use_outside)
-        self._thread = threading.local()  # has `active`, and `paused` while it is taken away
-        self._learned: set[Any] = set()  # kinds of forwards that were seen as a whole
+        self._thread = threading.local()  # has `active`, and `paused` while it is removed
+        self._learned: set[Any] = set()  # kinds of forwards that were seen completely
 
     def call(self, module: torch.nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         thread = self._thread
@@ -64,7 +64,7 @@ class _Watched:
         return output
 
     def pause(self) -> bool:
-        """Takes the mode away; returns whether it was there, on top."""
+        """Removes the mode; returns whether it was on top."""
         thread = self._thread
         if not getattr(thread, "active", False) or thread.paused:
             return False
@@ -95,7 +95,7 @@ class _Watched:
 
 
 def watch_forwards(hooks: Hooks) -> None:
-    """Puts the mode around the forwards of the root and of modules that call others."""
+    """Wraps the forwards of the root and of modules that call others in the mode."""
     watched = _Watched(hooks)
     hooks.pause_mode, hooks.resume_mode = watched.pause, watched.resume
     for module in hooks.users:

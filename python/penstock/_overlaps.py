@@ -1,7 +1,7 @@
-"""Finds parameters that share memory, which one step would update several times, or leave behind.
+"""Finds parameters that share memory, which a step would update several times or not at all.
 
-A parameter that is at several places (tied weights) is one, and shares nothing with itself. Parts
-of one storage that have no element in common share nothing either.
+A parameter in several places (tied weights) counts once. Parts of one storage without a common
+element share nothing.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _OWN = "memory of its own (p.data = p.data.clone())"
 
 
 class _Place(NamedTuple):
-    """A tensor and the bytes from the first to behind the last of its elements.
+    """A tensor and the byte range of its elements.
 
     Attributes:
-        space: what ``begin`` and ``end`` count the bytes of: a device, or a storage without memory.
+        space: the address space of ``begin`` and ``end``: a device, or a storage without memory.
     """
 
     space: tuple[str, int]
@@ -43,12 +43,12 @@ def _steps(tensor: torch.Tensor) -> list[tuple[int, int]]:
 
 
 def _bytes_between(tensor: torch.Tensor) -> int:
-    """Returns how far the end of the last element is from the first one."""
+    """Returns the bytes from the first element to the end of the last one."""
     return tensor.element_size() + sum(s * (length - 1) for s, length in _steps(tensor))
 
 
 def _place(number: int, name: str, tensor: torch.Tensor, trained: bool) -> _Place | None:
-    """Returns where a tensor is; None if it has no memory of the plain kind."""
+    """Returns the place of a tensor; None if it has no plain memory."""
     if (
         type(tensor) not in (torch.Tensor, torch.nn.Parameter, Later)
         or tensor.layout != torch.strided
@@ -69,7 +69,7 @@ def _place(number: int, name: str, tensor: torch.Tensor, trained: bool) -> _Plac
 
 
 def _places(trained: Iterable[Named], others: Iterable[Named]) -> list[_Place]:
-    """Returns where tensors are, each once, in the order of addresses."""
+    """Returns the places of tensors, each once, in the order of addresses."""
     seen: set[int] = set()
     found = []
     for kind, named in ((True, trained), (False, others)):
@@ -81,7 +81,7 @@ def _places(trained: Iterable[Named], others: Iterable[Named]) -> list[_Place]:
 
 
 def _runs(place: _Place) -> tuple[torch.Tensor, int]:
-    """Returns where runs of bytes of a tensor begin, and how long each is."""
+    """Returns the begins of a tensor's contiguous runs, and their length."""
     length = place.tensor.element_size()
     begins = torch.tensor([place.begin], device="cpu")
     for stride, size in _steps(place.tensor):
@@ -114,7 +114,7 @@ def _shares_with_itself(place: _Place) -> bool:
 
 def _pairs(places: Iterable[_Place]) -> Iterator[tuple[_Place, _Place]]:
     """Yields tensors that share memory, at least one of which is trained, that one first."""
-    open_: list[_Place] = []  # that may reach to where the next one begins
+    open_: list[_Place] = []  # places that may reach the next one
     for place in places:
         open_ = [o for o in open_ if o.space == place.space and o.end > place.begin]
         for other in open_:
@@ -128,8 +128,8 @@ def check(trained: Iterable[Named], others: Iterable[Named] = ()) -> None:
     """Raises if elements of trained parameters share memory with any other, or with ``others``.
 
     Args:
-        trained: parameters with their names. One that is there twice is tied, and nothing else.
-        others: what would not follow the updates, with names that say what it is.
+        trained: parameters with their names. One that occurs twice is tied.
+        others: tensors that would not follow the updates, with names for messages.
     """
     places = _places(trained, others)
     for place in places:
@@ -143,8 +143,8 @@ def check(trained: Iterable[Named], others: Iterable[Named] = ()) -> None:
 
 
 def check_pairs(trained: Iterable[Named]) -> None:
-    """Raises if two trained parameters share memory. Each alone may be expanded, as those are that
-    wait for weights of an optimizer that will be collected soon."""
+    """Raises if two trained parameters share memory. A single one may be expanded, like those that
+    wait for the weights of an optimizer that will be collected soon."""
     _check_pairs(_places(trained, ()))
 
 
@@ -170,8 +170,8 @@ def _all_of(model: torch.nn.Module) -> Iterator[Named]:
 
 
 def check_module(model: torch.nn.Module) -> None:
-    """Raises if trained parameters of a module share memory with each other, or with whatever else
-    belongs to it."""
+    """Raises if trained parameters of a module share memory with each other or with other tensors
+    of it."""
     check(((name, p) for name, p in model.named_parameters() if p.requires_grad), _all_of(model))
 
 

@@ -1,8 +1,9 @@
 """Which parameters are trained, and how they are cut into units and groups of the engine.
 
-An engine group is what a torch parameter group has of one dtype. A unit is what is brought and let
-go together: with a module a block of it, else a run of parameters of one engine group. The cut
-decides in which order the squares of the gradient are added up, so the reference cuts alike.
+An engine group has the parameters of one dtype in a torch parameter group. A unit is brought and
+released as a whole: a block of the module, or without a module a run of parameters of one engine
+group. The cut decides the order in which the squares of the gradient are added up, so the reference
+cuts in the same way.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from penstock._model import (
 )
 from penstock.errors import InvalidArgumentError
 
-# The most elements of a run, unless one parameter has more. The same for every configuration: with
-# another cut a state could not be continued, and the squares of a gradient were added up otherwise.
+# The max elements of a run, unless one parameter has more. The same for every configuration: with
+# another cut a state could not be resumed, and the norm of a gradient would have other bits.
 RUN_ELEMENTS = 1 << 20
 
 
 class Partition(NamedTuple):
-    """How the trained parameters of an optimizer are cut."""
+    """The cut of an optimizer's trained parameters."""
 
     groups: list[Group]
     units: list[UnitSpec]

@@ -1,4 +1,4 @@
-"""Refuses ranks: one process has the engine, and all parameters."""
+"""Refuses several ranks: one process has the engine and all parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A row for each step, given to whoever watches a training (docs/pytorch_trainer.md, "Monitors")."""
+"""A row for each step, for monitors of a training (docs/pytorch_trainer.md, "Monitors")."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ class Monitor(Protocol):
     """Sees the steps of a training."""
 
     def on_step(self, row: Mapping[str, Any]) -> None:
-        """Is called when a step has ended, with ``step``, ``samples``, ``loss`` and more."""
+        """Called when a step has ended, with ``step``, ``samples``, ``loss`` and more."""
 
 
 class Rows:
-    """Makes the rows of one training. Costs nothing while nobody watches.
+    """Makes the rows of one training. Costs nothing without monitors.
 
     Args:
-        config: says how many samples a step has.
-        sections: of the configuration, that name monitors. These are made with the first row.
+        config: gives the number of samples of a step.
+        sections: the monitors' sections of the configuration. Monitors are made with the first row.
 
     Attributes:
-        monitors: who watches.
+        monitors: the monitors.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Rows:
 
 
 def batch_of(config: Mapping[str, Any]) -> int:
-    """Returns the samples of a step that a configuration says; 1 where it says nothing."""
+    """Returns the samples of a step from a configuration; 1 if it has no batch size."""
     whole = config.get("train_batch_size")
     if isinstance(whole, int):
         return whole

@@ -25,7 +25,7 @@ ADAM = ADAMW._replace(name="Adam")
 LION = Rule("Lion", True, False, {"exp_avg": _library.EXP_AVG})
 ADAGRAD = Rule("Adagrad", False, True, {"sum": _library.EXP_AVG_SQ})
 
-# Keys of the defaults that the configuration has for all groups alike.
+# Keys of the defaults that are the same for all groups in a configuration.
 _OF_ALL_GROUPS = ("lr_decay", "initial_accumulator_value")
 # Options of torch.optim that change numbers and are not offered.
 _REFUSED = ("amsgrad", "maximize", "differentiable", "capturable")
@@ -72,7 +72,7 @@ def _number(value: Any, what: str) -> float:
 
 
 def scalars(group: Mapping[str, Any]) -> _library.Group:
-    """Returns the scalars of a parameter group as they are now."""
+    """Returns the current scalars of a parameter group."""
     beta1, beta2 = group.get("betas", (0.0, 0.0))
     return _library.Group(
         _number(group["lr"], "lr"),
@@ -96,23 +96,23 @@ def _hash_of(value: Any) -> str:
 
 
 class Identity(NamedTuple):
-    """What a commit must agree in to be continued.
+    """The values that a resumed commit must have.
 
     Attributes:
-        keys: one for each thing that may differ.
-        whole: all of it as one hash, as commits of the older format have it, and state_dicts.
+        keys: one for each value that may differ.
+        whole: one hash of all, as in commits of the older format and in state_dicts.
     """
 
     keys: Mapping[str, str]
     whole: str
 
     def options(self, kind: str) -> dict[str, Any]:
-        """Returns what an engine of a run of a kind is told of it."""
+        """Returns the engine option for a run of a kind."""
         return {"identity": {"kind": kind, **self.keys}, "older_identity": self.whole}
 
 
 def identity(rule: Rule, members: Iterable[tuple[str, list[int], str, int]]) -> Identity:
-    """Returns what a commit must agree in to be continued.
+    """Returns the values that a resumed commit must have.
 
     Args:
         members: name, shape, dtype and number of the parameter group (-1: frozen) of each
@@ -125,5 +125,5 @@ def identity(rule: Rule, members: Iterable[tuple[str, list[int], str, int]]) -> 
 
 
 def clip_factor(norm: float, max_norm: float) -> float:
-    """Returns what a gradient of this norm is multiplied by: DeepSpeed's rule, as the engine's."""
+    """Returns the factor for a gradient of this norm: DeepSpeed's rule, like the engine's."""
     return 1.0 / max(1.0, (norm + 1e-6) / max_norm) if max_norm > 0 else 1.0

@@ -1,6 +1,6 @@
-"""A run: the folder that leads to the state of one training (docs/run_format.md).
+"""A run: the folder that names the state of one training (docs/run_format.md).
 
-The library locks it, writes it and removes what no commit names. Nothing here needs torch.
+The library locks it, writes it and removes files that no commit names. Nothing here needs torch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Run:
 
     Attributes:
         folder: the run folder.
-        handle: what an engine of the run is made with.
+        handle: the library's run, from which its engine is made.
     """
 
     def __init__(self, handle: _library.RunHandle) -> None:
@@ -63,14 +63,14 @@ class Run:
 
     @property
     def uuid(self) -> str | None:
-        """The state that was committed last, if any was."""
+        """The UUID of the last committed state, if any."""
         if self.closed:
             return self._last
         state = self.handle.describe()["state"]
         return state["uuid"] if state else None
 
     def close(self) -> None:
-        """Removes what no commit names, and lets the run go. Does nothing in a forked child.
+        """Removes files that no commit names, and closes the run. Does nothing in a forked child.
 
         Its engine is closed before.
         """

@@ -1,8 +1,8 @@
 """One training: decides which units are in memory, and tells the engine of uses and gradients.
 
-Repeated units share as many places as the engine planned: when another one is needed, the one goes
-that was used longest ago. Other units stay until the step ends, as all units do that the
-configuration keeps on the device. Hooks on modules (_hooks.py) say what is used when.
+Repeated units share the places that the engine planned: another one replaces the least recently
+used. Other units stay until the step ends, as do all units that the configuration keeps on the
+device. Hooks on modules (_hooks.py) report the uses.
 
 Threads: any; one at a time.
 """
@@ -31,7 +31,7 @@ GiveValues = Callable[[list[torch.nn.Parameter]], None]
 
 
 def refuse_copies(*_: Any) -> Any:
-    """Stands for ``__deepcopy__`` and ``__reduce_ex__`` of what belongs to one engine."""
+    """Replaces ``__deepcopy__`` and ``__reduce_ex__`` of objects that belong to one engine."""
     raise InvalidArgumentError(
         "penstock: a module that was given to penstock.initialize cannot be copied or pickled; "
         "save model.state_dict(), and copy the module before penstock.initialize"
@@ -58,8 +58,8 @@ class Runtime:
         self.device = self.units[0].device
         self.groups = [group.number for group in plan.groups if group.number >= 0]
         self._steps: int = described["step"]
-        self._ending = False  # the engine was told to end a step, and what came of it is not noted
-        self.most_repeated = 0  # that were in memory at once
+        self._ending = False  # the engine was told to end a step, and the outcome is not noted yet
+        self.most_repeated = 0  # max repeated units in memory at once
         self.in_use: Callable[[Unit], bool] = lambda unit: False  # asks the hooks
         self._kept_for_step: list[Unit] = []
         self._on_device = on_device
@@ -68,7 +68,7 @@ class Runtime:
         self._begun = False
         self._taken: set[int] = set()  # units whose weights are the engine's
         self._uses = 0
-        self._open = False  # a step is under way
+        self._open = False  # a step is open
         self.fill: Callable[[Unit], None] = self._fill
         self.before_step: Callable[[], None] = lambda: None
         self._given: set[tuple[int, int]] = set()  # unit and tensor, with a gradient in this step
@@ -80,7 +80,7 @@ class Runtime:
     # Weights.
 
     def begin(self, give_values: GiveValues | None = None) -> None:
-        """Takes the weights from the parameters. From then on they belong to the engine.
+        """Moves the weights from the parameters to the engine.
 
         Args:
             give_values: called with the parameters of each unit before they are taken.
@@ -104,7 +104,7 @@ class Runtime:
             self._begun = True
 
     def _take_sums(self) -> None:
-        """Has memory for sums on the device, where the engine leaves these to its caller."""
+        """Allocates sums on the device, if the engine leaves these to its caller."""
         described = self.engine.describe()
         if not described["sums_on_device"]:
             self._sums = None
@@ -112,7 +112,7 @@ class Runtime:
             self._sums = DeviceSums(self.units, self.device, described["micro_batches"])
 
     def _check_parameters(self) -> None:
-        """Raises unless parameters are as they were when their units were made, but for values."""
+        """Raises if parameters changed, except in their values, since their units were made."""
         for unit in self.units:
             unit.check_kind()
         entries = [entry for unit in self.units for entry in unit.entries]
@@ -131,7 +131,7 @@ class Runtime:
         self.engine.fill(unit.index, [value.data_ptr() for value in values])
 
     def use(self, unit: Unit, kind: int) -> None:
-        """Brings a unit, if it is not there, and tells the engine that it is used."""
+        """Brings a unit, if it is not present, and tells the engine that it is used."""
         with self.lock:
             if kind != _library.ASIDE:
                 self._open_step()
@@ -175,7 +175,7 @@ class Runtime:
                 self.use(unit, _library.ASIDE)
 
     def _make_room(self, unit: Unit) -> None:
-        """Lets repeated units go, so that one more has its place: first what is out of date."""
+        """Releases repeated units to make room for one more: outdated ones first."""
         if unit.held or not unit.repeated or unit.kept or self._on_device:
             return
         there = [u for u in self.units if u.held and u.repeated and not u.kept]
@@ -210,7 +210,7 @@ class Runtime:
             gradient = parameter.grad
             if gradient is None:
                 return
-            parameter.grad = None  # before the engine has it: an interrupt loses it, never doubles
+            parameter.grad = None  # first: an interrupt may lose it, but never adds it twice
             self._pending.pop(parameter, None)
             if gradient.layout != torch.strided:
                 gradient = gradient.to_dense()
@@ -221,7 +221,7 @@ class Runtime:
                     f"{gradient.dtype}; only float32, bfloat16 and float16 are offered"
                 )
             self._open_step()
-            self._given.add((unit.index, tensor))  # before: what is given has to be dropped
+            self._given.add((unit.index, tensor))  # before: a given gradient must be dropped later
             entry = unit.entries[tensor]
             if self._sums is None:
                 self._give(entry, gradient)
@@ -256,19 +256,19 @@ class Runtime:
 
     @property
     def has_gradients(self) -> bool:
-        """Whether the step under way has a gradient that the engine or a hook has seen."""
+        """Whether the open step has a gradient that the engine or a hook has seen."""
         self._follow_step()
         return bool(self._given or self._pending)
 
     def take_gradients(self) -> bool:
-        """Takes what gradients there are; returns whether the step has any."""
+        """Takes the present gradients; returns whether the step has any."""
         with self.lock:
             self.end_backward()
             self._take_assigned()
             return bool(self._given)
 
     def complete_gradients(self) -> None:
-        """Sees to parameters without a gradient: zeros, or an error with their names."""
+        """Handles parameters without a gradient: zeros, or an error with their names."""
         with self.lock:
             self.take_gradients()
             for entry, total in self._sums.rest() if self._sums is not None else ():
@@ -293,7 +293,7 @@ class Runtime:
                 self._given.add((entry.unit, entry.tensor))
 
     def _take_assigned(self) -> None:
-        """Takes gradients that no backward has left, but somebody has set."""
+        """Takes gradients that the caller has set without a backward."""
         for unit in self.units:
             for entry in unit.entries:
                 if entry.trained and entry.parameter.grad is not None:
@@ -316,7 +316,7 @@ class Runtime:
         loss_scale: float,
         loss: float | None = None,
     ) -> _library.Outcome:
-        """Ends the step; all weights that are trained have to be brought anew."""
+        """Ends the step; all trained weights must be brought again."""
         with self.lock:
             self.begin()
             self.complete_gradients()
@@ -359,13 +359,13 @@ class Runtime:
         self._steps = steps
 
     def keep_for_step(self, unit: Unit) -> None:
-        """Has a unit stay until the step ends."""
+        """Keeps a unit until the step ends."""
         if not unit.kept:
             unit.kept = True
             self._kept_for_step.append(unit)
 
     def _forget(self) -> None:
-        """Lets all units go whose weights the step changes."""
+        """Releases all units whose weights the step changes."""
         for unit in self._kept_for_step:
             unit.kept = False
         self._kept_for_step.clear()
@@ -380,7 +380,7 @@ class Runtime:
         outdate(self.units)
 
     def drop_step(self) -> None:
-        """Drops gradients and recorded uses of the step under way."""
+        """Drops gradients and recorded uses of the open step."""
         with self.lock:
             for parameter in self._pending:
                 parameter.grad = None
@@ -394,7 +394,7 @@ class Runtime:
             self._forget_gradients()
 
     def go_on(self, engine: Any) -> None:
-        """Goes on with an engine of the same units that continues a commit."""
+        """Takes a new engine of the same units that resumes from a commit."""
         with self.lock:
             self.engine = engine
             self.steps = engine.describe()["step"]
@@ -427,7 +427,7 @@ def closed_error() -> UnavailableError:
 
 
 class _Closed:
-    """Stands for an engine that was closed."""
+    """Replaces an engine that was closed."""
 
     def __getattr__(self, name: str) -> Any:
         raise closed_error()

@@ -1,5 +1,5 @@
-"""What else a training consists of, as JSON for a commit (docs/pytorch_runs.md): the states of
-random number generators, and of schedulers, loaders and scalers.
+"""The rest of a training's state, as JSON for a commit (docs/pytorch_runs.md): random number
+generators, schedulers, loaders and scalers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TEXT = {
     "random": is_object,
     "attached": is_object,
 }
-MAX_BYTES = 62 * 1024  # of the caller's part of a commit (docs/c_api.md)
+MAX_BYTES = 62 * 1024  # limit of the caller's part of a commit (docs/c_api.md)
 
 
 def _base64(data: bytes) -> str:
@@ -30,7 +30,7 @@ def _base64(data: bytes) -> str:
 
 
 def encode(value: Any, name: str) -> Any:
-    """Returns ``value`` as JSON can hold it; ``name`` says in an error where it was found."""
+    """Returns ``value`` as JSON values; ``name`` is its place in error messages."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -95,10 +95,10 @@ _DECODERS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def decode(value: Any) -> Any:
-    """Returns what :func:`encode` was given.
+    """Returns the value that :func:`encode` was given.
 
     Raises:
-        CorruptionError: it is nothing that :func:`encode` returns.
+        CorruptionError: ``value`` is no result of :func:`encode`.
     """
     try:
         return _decode(value)
@@ -125,7 +125,7 @@ def _decode(value: Any) -> Any:
 
 
 def random_states() -> dict[str, Any]:
-    """Returns the states of all generators that a training draws from without naming them."""
+    """Returns the states of all default generators of a training."""
     states: dict[str, Any] = {"python": random.getstate()}
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None and hasattr(numpy, "random"):
@@ -153,7 +153,7 @@ def restore_random(states: Mapping[str, Any]) -> None:
 
 
 def check_attached(attached: Mapping[str, Any]) -> None:
-    """Raises if something has no state that can be read and set."""
+    """Raises if an object has no state that can be read and set."""
     for name, thing in attached.items():
         for method in ("state_dict", "load_state_dict"):
             if not callable(getattr(thing, method, None)):
@@ -169,8 +169,8 @@ def capture(
     """Returns the text of a commit: ``sections``, random states, and what is attached.
 
     Args:
-        kept: parts of an older text: ``"attached"``, to which what is attached is added, and
-            ``"random"``, which stands for the states as they are.
+        kept: parts of an older text: ``"attached"``, to which the attached objects are added, and
+            ``"random"``, which replaces the current states.
 
     Raises:
         InvalidArgumentError: it is too long, or has what JSON cannot hold.
@@ -192,15 +192,15 @@ def capture(
 
 
 def check_text(text: Any, run: str) -> None:
-    """Raises unless the caller's part of a commit is as this package writes it."""
+    """Raises unless this package wrote the caller's part of a commit."""
     check_fields(text, _TEXT, f"the commit of {run}")
 
 
 def restore(text: Mapping[str, Any], attached: Mapping[str, Any]) -> None:
-    """Gives the state of a commit back to what is attached, and to the generators.
+    """Restores the attached objects and the generators from a commit.
 
     Raises:
-        InvalidArgumentError: the commit has no state of something that is attached.
+        InvalidArgumentError: the commit has no state of an attached object.
     """
     for name in attached:
         if name not in text["attached"]:

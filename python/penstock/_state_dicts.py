@@ -1,6 +1,6 @@
-"""``state_dict()`` of a module whose parameters are elsewhere: the weights in place of what these show.
+"""``state_dict()`` of a module whose weights are elsewhere: returns the weights, not the NaN shown.
 
-Units are read one after the other, so that beside the dictionary one unit is in memory.
+Units are read one after the other, so that only one unit is in memory besides the dictionary.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Copies:
 
 
 class StateDicts:
-    """The hooks of one training; keeps what the ``state_dict()`` under way has read."""
+    """The hooks of one training; keeps the weights that the current ``state_dict()`` has read."""
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
@@ -51,7 +51,7 @@ class StateDicts:
         if self._of is not None and self._of() is state and self._copies.step == step:
             return
         self._end()
-        with contextlib.suppress(TypeError):  # a plain dict: what is tied is copied twice
+        with contextlib.suppress(TypeError):  # a plain dict: tied weights are copied twice
             self._of = weakref.ref(state, lambda _: self._end())
         self._copies = _Copies(step)
 
@@ -73,7 +73,7 @@ class StateDicts:
 
 
 def install(hooks: Hooks) -> None:
-    """Has ``state_dict()`` of the module, and of all in it, give current weights."""
+    """Makes ``state_dict()`` of the module and its submodules return current weights."""
     dicts = StateDicts(hooks)
     for module in hooks.root.modules():
         if next(module.parameters(), None) is not None:

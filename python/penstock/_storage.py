@@ -1,10 +1,9 @@
-"""Units while a training runs: where their weights are, and what parameters show meanwhile.
+"""Units of a running training: where their weights are, and what their parameters show.
 
-A unit has one range of addresses for as long as it lives. Bringing it has the engine write into the
-range; letting it go gives the memory behind it to another unit, or back to the system. So tensors
-that autograd or somebody else made from its parameters never point to memory that is not there: a
-parameter that is away shows NaN, and an older view of it zeros or older weights, but neither ends
-the process.
+A unit has one address range for its lifetime. To bring it, the engine writes into the range;
+releasing it gives the memory to another unit, or back to the system. So tensors that autograd or
+others made from its parameters never point to unmapped memory: a released parameter shows NaN, and
+an older view of it zeros or older weights, but neither ends the process.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from penstock.errors import InvalidArgumentError
 
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-# Of mremap, from linux/mman.h: to a given address, and the old range stays, without memory.
+# Flags of mremap, from linux/mman.h: to a given address; the old range stays, without memory.
 _MAY_MOVE, _FIXED, _DONT_UNMAP = 1, 2, 4
 
 
@@ -39,7 +38,7 @@ _mremap = _find_mremap()
 
 
 class Memory:
-    """A range of addresses whose memory can be let go, or moved to another range."""
+    """An address range whose memory can be released, or moved to another range."""
 
     def __init__(self, size: int) -> None:
         self._size = -(-max(size, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -48,17 +47,17 @@ class Memory:
         self.address: int = self.bytes.data_ptr()
 
     def take(self) -> None:
-        """Does nothing: memory comes with what is written."""
+        """Does nothing: memory is allocated by writes."""
 
     def touch(self) -> None:
-        """Does nothing: what the host computes is over when it returns."""
+        """Does nothing: host computation is complete when it returns."""
 
     def drop(self) -> None:
-        """Gives the memory back. The range reads as zeros until something is written."""
+        """Releases the memory. The range reads as zeros until it is written."""
         self._map.madvise(mmap.MADV_DONTNEED)
 
     def move_to(self, other: Any) -> None:
-        """Gives the memory to another range, with whatever is in it: nothing has to be cleared.
+        """Moves the memory to another range with its contents: nothing has to be cleared.
 
         If that is not possible (ranges of another size, an old kernel), it is dropped.
         """
@@ -71,7 +70,7 @@ class Memory:
 
 
 def memory_for(engine: Any, size: int) -> Memory | CudaMemory:
-    """Returns memory for a unit, where the engine copies to."""
+    """Returns memory for a unit, to which the engine copies."""
     return CudaMemory(size, engine.streams) if isinstance(engine, CudaEngine) else Memory(size)
 
 
@@ -87,17 +86,17 @@ def _views(
 
 
 def _nans(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """What parameters show while they are away; of their shape, and of the size of one element."""
+    """Returns what released parameters show: NaN of their shape, with the memory of one element."""
     return [tensor.new_full((), float("nan")).expand(tensor.shape) for tensor in tensors]
 
 
 class Unit:
-    """The weights of a unit, on the side of torch.
+    """The weights of a unit in torch.
 
     Attributes:
         filled: its memory has the current weights.
         held: it has memory.
-        told: the engine knows of a use in this step, for which it has given the weights.
+        told: the engine was told of a use in this step, and has given the weights for it.
         calls: forwards of modules that use it, since the last backward.
         kept: it stays until the step ends, although it is repeated.
         last_use: counts uses of all units.
@@ -133,7 +132,7 @@ class Unit:
         self.gathered = 0
 
     def check_kind(self) -> None:
-        """Raises unless parameters are what they were when their unit was made."""
+        """Raises unless parameters have the dtype, shape and device of their unit."""
         for entry, kind in zip(self.entries, self._kinds):
             p = entry.parameter
             if (p.dtype, p.shape, p.device) != kind:
@@ -143,7 +142,7 @@ class Unit:
                 )
 
     def tensors_in(self, memory: torch.Tensor) -> list[torch.Tensor]:
-        """Returns the unit's tensors within a copy of its bytes, whatever its parameters show."""
+        """Returns the unit's tensors within a copy of its bytes."""
         return _views(memory, self._here, self.layout)
 
     @property
@@ -173,16 +172,16 @@ class Unit:
             self._settle()
 
     def _settle(self) -> None:
-        """Has parameters show what they are to show."""
+        """Makes parameters show `_shown`."""
         for entry, tensor in zip(self.entries, self._shown):
             entry.parameter.data = tensor
         self._versions = [entry.parameter._version for entry in self.entries]
         self._settled = True
 
     def check_unwritten(self) -> None:
-        """Raises if somebody has written into a parameter since it was last shown.
+        """Raises if a parameter was written since it was last shown.
 
-        Forgets what was written. While the unit is gathered that is a copy, and stays refused.
+        Drops the written values. While the unit is gathered they are in a copy, and stay refused.
         """
         if not self._settled:  # an interrupt came in between
             self._settle()
@@ -198,8 +197,8 @@ class Unit:
             )
 
     def forget_writes(self) -> None:
-        """Lets parameters show what they showed before somebody wrote into them; NaN if the weights
-        themselves may have been written, which have to be brought anew."""
+        """Makes parameters show what they showed before they were written; NaN if the weights
+        themselves may have been written, which must then be brought again."""
         for nan in self._away:
             nan.data.fill_(float("nan"))
         if self._shown is self._here:
@@ -209,7 +208,7 @@ class Unit:
         self._settle()
 
     def let_go(self, to: Unit | None = None) -> None:
-        """Gives the memory back, or to another unit; parameters show NaN unless gathered."""
+        """Releases the memory, or gives it to another unit; parameters show NaN unless gathered."""
         self.forget()
         self.held = False
         if to is None:
@@ -218,17 +217,17 @@ class Unit:
             self.memory.move_to(to.memory)
 
     def forget(self) -> None:
-        """Says that the weights are not the current ones; the memory stays for the next ones."""
+        """Marks the weights as outdated; the memory stays for the next ones."""
         self.filled = False
         if not self.gathered:
             self.show_away()
 
 
 def outdate(units: Sequence[Unit]) -> None:
-    """Has autograd refuse graphs from before a step that changes the weights.
+    """Makes autograd refuse graphs from before a step that changes the weights.
 
-    Parameters that are views of one tensor have one version counter, so all are counted up before
-    the versions are noted, also those of units that the step leaves as they are.
+    Parameters that are views of one tensor have one version counter, so all are incremented before
+    the versions are noted, also those of units that the step does not change.
     """
     with torch.inference_mode(False), torch._C.DisableTorchFunction():
         for unit in units:

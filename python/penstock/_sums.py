@@ -1,6 +1,6 @@
-"""Sums of micro-batches in fp32 on a device, each of which the engine is given once a step.
+"""Sums of micro-batches in fp32 on a device; the engine gets each once a step.
 
-The engine decides, with what :func:`spared` says, whether sums are here or in host memory
+From the result of :func:`spared`, the engine decides whether sums are here or in host memory
 (docs/c_api.md, ``device_sums``). The bits are the same: the first micro-batch replaces the sum of
 the step before, each later one is one addition of fp32, and the sum is rounded once to the dtype of
 the weight, to nearest even.
@@ -18,16 +18,16 @@ from penstock._model import Entry
 from penstock.errors import InvalidArgumentError
 
 CHOICES = ("auto", "host", "device")
-_SHARE = 4  # of free memory, the rest of which activations and the allocator need
+_SHARE = 4  # a quarter of free memory; activations and the allocator need the rest
 _ALL = 2**62
 
 
 def spared(device: torch.device, choice: str, limit: Any = None) -> int | None:
-    """Returns how many bytes of a device sums may take; None on the CPU, whose sums are the engine's.
+    """Returns the device bytes for sums; None on the CPU, whose sums are the engine's.
 
     Args:
         choice: ``"auto"``: a quarter of what is free now; ``"host"``: none; ``"device"``: all that
-            they need.
+            sums need.
         limit: ``penstock.device_memory``, which leaves nothing to ``"auto"``; None if there is none.
     """
     if choice not in CHOICES:
@@ -49,7 +49,7 @@ class DeviceSums:
     Args:
         units: with ``entries``.
         device: of the gradients.
-        micro_batches: the most gradients of a tensor in a step.
+        micro_batches: the max gradients of a tensor in a step.
     """
 
     def __init__(self, units: Sequence[Any], device: torch.device, micro_batches: int) -> None:
@@ -67,8 +67,8 @@ class DeviceSums:
                     self._sums[_place(entry)] = values.view(entry.parameter.shape)
 
     def add(self, entry: Entry, gradient: torch.Tensor) -> torch.Tensor | None:
-        """Adds the gradient of a micro-batch. Returns what the engine is to be given if it was the
-        last one: the sum, which stays as it is until the next step."""
+        """Adds the gradient of a micro-batch. If it was the last one, returns the sum for the
+        engine, which does not change until the next step."""
         place = _place(entry)
         count = self._counts.get(place, 0) + 1
         if place in self._given:
@@ -82,7 +82,7 @@ class DeviceSums:
                 f"penstock: tensor {entry.name} is of {entry.parameter.dtype}, and got a gradient of "
                 f"{gradient.dtype}; give one of the same dtype or of float32"
             )
-        self._counts[place] = count  # before: an interrupt loses the gradient, never doubles it
+        self._counts[place] = count  # first: an interrupt may lose it, but never adds it twice
         with torch.no_grad(), torch.inference_mode(False):
             if count == 1:
                 self._sums[place].copy_(gradient)
@@ -103,7 +103,7 @@ class DeviceSums:
             return self._sums[_place(entry)].to(entry.parameter.dtype)
 
     def clear(self) -> None:
-        """Begins another step. The engine has, or has dropped, what it was given."""
+        """Begins another step. The engine has copied or dropped the sums it was given."""
         self._counts.clear()
         self._given.clear()
 

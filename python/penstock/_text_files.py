@@ -1,5 +1,5 @@
-"""Files of text that people or other programs wrote: read up to a bound, with a line for what is
-wrong. A damaged file may have any size, and must not take the memory to hold it.
+"""Text files of users or other programs: read up to a bound, with one line for an error. A damaged
+file may have any size, and must not take the memory to hold it.
 
 Nothing here needs torch.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.errors import CorruptionError, PenstockError
 
-#: The most bytes of a file that is read as a whole; the program's own bound.
+#: The max bytes of a file that is read as a whole; the program's own bound.
 MAX_TEXT = 64 << 20
 #: The longest line of a file that is read line by line.
 MAX_LINE = 1 << 20
@@ -45,7 +45,8 @@ def read_text(
 def parse_json(
     text: str, name: str | os.PathLike[str], error: type[PenstockError] = CorruptionError
 ) -> Any:
-    """Returns the value of a text, which messages call ``name``. Raises ``error`` for what is none."""
+    """Returns the value of a JSON text, which messages call ``name``. Raises ``error`` if
+    invalid."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -65,7 +66,7 @@ def is_text(value: Any) -> bool:
 
 
 def is_path(value: Any) -> bool:
-    """Whether a value of JSON is an absolute path that a file system can be asked for."""
+    """Whether a value of JSON is a valid absolute path."""
     try:
         return is_text(value) and os.path.isabs(value) and b"\0" not in value.encode()
     except UnicodeEncodeError:
@@ -83,7 +84,7 @@ def check_fields(
     name: str | os.PathLike[str],
     error: type[PenstockError] = CorruptionError,
 ) -> None:
-    """Raises ``error`` unless a value is a mapping that has all fields, as penstock writes them.
+    """Raises ``error`` unless a value is a mapping with all fields, as penstock writes them.
 
     Args:
         fields: their checks, by their names.

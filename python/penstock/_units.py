@@ -1,7 +1,7 @@
-"""Cuts a module whose parameters are the engine's into units.
+"""Cuts a module whose parameters the engine keeps into units.
 
-A block is one unit with all that is in it. Every other module that owns parameters itself is a unit
-with these.
+A block with all its submodules is one unit. Every other module that owns parameters is a unit with
+these.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Plan(NamedTuple):
 
     Attributes:
         units: in the order in which the module declares them.
-        users: for each module that gets hooks, the units that its forward uses by itself.
-        blocks: the modules that are units with all that is in them.
+        users: for each module with hooks, the units that its own forward uses.
+        blocks: the modules that are units with all their submodules.
         groups: of the engine, the frozen ones last.
     """
 
@@ -88,8 +88,8 @@ def plan(
 ) -> Plan:
     """Cuts a module whose trained parameters are in ``param_groups``.
 
-    A parameter that a block shares with another module is a unit of its own. A module that is only
-    looked at need not ``have_values``: it may be on the meta device.
+    A parameter that a block shares with another module is a unit of its own. Without
+    ``have_values`` the module may be on the meta device.
     """
     entries = _entries(model, param_groups, have_values)
     found = list(owners(model, sequential=True))

@@ -35,13 +35,13 @@ def load_file(path: pathlib.Path) -> Any:
         raise NotFoundError(
             f"penstock: {path} is missing; the checkpoint has no such state, or not of this model"
         ) from None
-    except Exception as error:  # torch raises what it likes
+    except Exception as error:  # torch raises many kinds of exceptions
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CorruptionError(f"penstock: {path} cannot be read: {reason}") from None
 
 
 def _folder_of(folder: pathlib.Path) -> pathlib.Path:
-    """Returns the folder that has ``zero``: the one that was given, or that it names as latest."""
+    """Returns the folder that has ``zero``: the given one, or the one that it names as latest."""
     latest = folder / _LATEST
     if not (folder / "zero").is_dir() and latest.is_file():
         folder = folder / read_text(latest).strip()
@@ -74,7 +74,7 @@ class Reader:
 
     Args:
         folder: has ``zero``, or ``latest_universal``.
-        steps: how many updates were made, if the checkpoint does not say it.
+        steps: the number of updates, if the checkpoint does not have it.
     """
 
     def __init__(self, folder: str | os.PathLike[str], steps: int | None = None) -> None:
@@ -85,7 +85,7 @@ class Reader:
         return self.folder / "zero" / name
 
     def check_names(self, trained: Sequence[str]) -> None:
-        """Raises if the checkpoint has other parameters than those that are trained."""
+        """Raises if the checkpoint has other parameters than the trained ones."""
         there = {p.name for p in (self.folder / "zero").iterdir() if p.is_dir()}
         missing = [name for name in trained if name not in there]
         strangers = sorted(there.difference(trained))
@@ -98,7 +98,7 @@ class Reader:
                 )
 
     def steps(self, trained: Sequence[str]) -> int:
-        """Returns how many updates were made, which all parameters have to agree in."""
+        """Returns the number of updates, which must be the same for all parameters."""
         files = [(name, self._of(name) / "step.pt") for name in trained]
         counts = {name: _count(load_file(f), str(f)) for name, f in files if f.exists()}
         if not counts:
@@ -148,8 +148,8 @@ class Reader:
         """Fills a unit of a new engine.
 
         Args:
-            tensors: name and parameter of each, and whether it is trained. Others keep their
-                weights, as a checkpoint has nothing of them.
+            tensors: name and parameter of each, and whether it is trained. Untrained ones keep
+                their weights, as a checkpoint does not have them.
             moments: of the rule: names, and kinds of the C interface.
         """
         filled, alive = [], []
@@ -175,7 +175,7 @@ def save_file(value: Any, path: pathlib.Path) -> None:
     with open(path, "wb") as file:
         try:
             torch.save(value, file)
-        except RuntimeError as error:  # torch's, while it handles that of the file
+        except RuntimeError as error:  # raised by torch while it handles the file's error
             if isinstance(error.__context__, OSError):
                 raise error.__context__ from None
             raise
@@ -189,10 +189,10 @@ def write(
     steps: int,
     groups: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Writes a universal checkpoint; ``zero`` appears when all that is in it is there.
+    """Writes a universal checkpoint; ``zero`` appears when it is complete.
 
     Args:
-        folder: is made if it is not there, and may not have ``zero``.
+        folder: made if missing; must not have ``zero``.
         states: name, parameter, and states of each: ``master``, and the moments.
         steps: how many updates were made.
         groups: the options of the parameter groups.
@@ -221,7 +221,7 @@ def _write_all(
     steps: int,
     groups: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Writes what is in ``zero``; arguments as for :func:`write`."""
+    """Writes the contents of ``zero``; arguments as for :func:`write`."""
     for name, _, of in states:
         place = new / name
         place.mkdir()

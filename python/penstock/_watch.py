@@ -1,6 +1,6 @@
-"""Sees the weights that functions of torch are given, whoever calls them.
+"""Sees the weights that any function of torch gets as arguments.
 
-Both levels find weights by it that are used outside of the forward of their own module.
+Both levels use it to find weights that are used outside of the forward of their own module.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 
 def _metadata_functions() -> frozenset[Any]:
-    """Functions that look at a tensor and not at its values."""
+    """Functions that read a tensor's attributes and not its values."""
     tensor = torch.Tensor
     names = (
         "shape dtype device requires_grad grad grad_fn is_leaf layout ndim is_sparse is_meta "
@@ -44,11 +44,11 @@ def _metadata_functions() -> frozenset[Any]:
 
 
 class Watch(TorchFunctionMode):
-    """What both modes have in common: :meth:`look`, which they call before each function.
+    """The common part of both modes: :meth:`look`, which they call before each function.
 
     Args:
         units: of tensors, by their ids.
-        use: is called with the unit of each tensor whose values a function may read.
+        use: called with the unit of each tensor whose values a function may read.
     """
 
     def __init__(self, units: Mapping[int, Any], use: Callable[[Any], None]) -> None:

@@ -1,12 +1,12 @@
-"""The way of new weights from the engine back into torch's parameters.
+"""Brings new weights from the engine back into torch's parameters.
 
-After a step every unit is *pending*: the engine updates it, and the parameters have yet to be
-given the result. :meth:`Weights.bring` waits for one unit and copies it. Where parameters are
-brought late (``model=``), a pending parameter holds NaN meanwhile, so that a use which no hook
-sees is seen in the loss, instead of computing with old weights.
+After a step every unit is *pending*: the engine updates it, and the parameters do not have the
+result yet. :meth:`Weights.bring` waits for one unit and copies it. If parameters are brought late
+(``model=``), a pending parameter holds NaN meanwhile, so that a use that no hook sees makes the
+loss NaN, instead of computing with old weights.
 
-Weights that are written past the engine would be lost with the next update. So the version
-counter and the address of each parameter are noted when it is brought, and compared at the step.
+Weights that the caller writes directly would be lost with the next update. So the version counter
+and the address of each parameter are noted when it is brought, and compared at the step.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Weights:
 
     Args:
         engine: the engine.
-        partition: what its units are.
+        partition: its units.
         late: whether parameters hold NaN until they are brought.
     """
 
@@ -77,9 +77,9 @@ class Weights:
             self._marks[id(entry.parameter)] = _mark_of(entry.parameter)
 
     def changed(self) -> str | None:
-        """Returns the name of a parameter that somebody but the engine has written, if there is one.
+        """Returns the name of a parameter that was written without the engine, if any.
 
-        Those that are pending are not looked at.
+        Pending ones are not checked.
         """
         for unit, places in enumerate(self._places):
             if unit in self.pending:
@@ -105,7 +105,7 @@ class Weights:
             )
 
     def let_go(self) -> None:
-        """Says that all units have an update under way."""
+        """Marks all units as pending."""
         self._await_all()
         if not self._late:
             return
@@ -116,12 +116,12 @@ class Weights:
                 place.entry.parameter.data = poison.expand(place.data.shape)
 
     def take_all(self) -> None:
-        """Gives all parameters the engine's weights, whatever they have."""
+        """Gives all parameters the engine's weights."""
         self._await_all()
         self.bring_all()
 
     def _await_all(self) -> None:
-        """Has all units pending. A graph from before is refused by autograd from now on.
+        """Marks all units as pending. From now on autograd refuses an older graph.
 
         Parameters that are views of one tensor have one version counter, so all are counted up
         before the first is brought and its version noted.
@@ -150,7 +150,7 @@ class Weights:
         self.pending.discard(unit)
 
     def _restore(self, place: _Place) -> None:
-        """Ends the waiting of a parameter, whose memory has its new weights."""
+        """Marks a parameter as brought: its memory has the new weights."""
         parameter = place.entry.parameter
         poison = self._poisons.pop(id(parameter), None)
         if poison is not None:
@@ -163,7 +163,8 @@ class Weights:
         self._marks[id(parameter)] = _mark_of(parameter)
 
     def bring_all(self, units: Iterable[int] | None = None) -> None:
-        """Brings all of ``units``, or all that is pending; an interrupt ends this only afterwards."""
+        """Brings all of ``units``, or all pending ones; an interrupt takes effect only
+        afterwards."""
         left = sorted(self.pending if units is None else self.pending.intersection(units))
         interrupt = None
         for unit in left:

@@ -1,6 +1,6 @@
-"""``python -m penstock.check``: what a DeepSpeed configuration becomes, and what a training takes.
+"""``python -m penstock.check``: the effect of a DeepSpeed configuration, and a training's memory.
 
-docs/pytorch_check.md has what it writes.
+docs/pytorch_check.md describes its output.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
 def size_of(count: float) -> str:
-    """Returns a number of bytes as people read it."""
+    """Returns a number of bytes with a unit."""
     unit = 0
     while count >= 1024 and unit < len(_UNITS) - 1:
         count, unit = count / 1024, unit + 1
@@ -39,7 +39,7 @@ def dtype_of(config: Mapping[str, Any]) -> str:
 
 
 def make_plan(config: Mapping[str, Any], keys: Sequence[Key], model: Model) -> Any:
-    """Returns what a training of the model takes by what is not refused of the configuration."""
+    """Returns the plan of a training of the model by the accepted part of the configuration."""
     if any(key.becomes == REFUSED for key in keys):
         return None
     options = {"folders": nvme_paths(config) or ["."]}
@@ -99,7 +99,7 @@ def _line(name: str, text: str) -> str:
 
 
 def report(options: argparse.Namespace) -> int:
-    """Writes what is asked for; returns the exit code."""
+    """Writes the report; returns the exit code."""
     config = read_config(options.config)
     if options.host_memory is not None:
         ours = config.get("penstock")

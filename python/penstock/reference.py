@@ -1,8 +1,8 @@
-"""The same rules in plain memory: what training with penstock equals, bit for bit.
+"""The same rules in plain memory: training with penstock equals them bit for bit.
 
-Each class takes what its namesake in :mod:`penstock` takes and keeps its states as tensors. There
-are no files, threads or hooks. Use it to prove that offloading changes nothing, or to train without
-it. The arithmetic is the library's own (``penstock_reference_update``).
+Each class takes the same arguments as its namesake in :mod:`penstock` and keeps its states as
+tensors. There are no files, threads or hooks. Use it to prove that offloading changes nothing, or
+to train without offloading. The arithmetic is the library's own (``penstock_reference_update``).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def block_sums(gradient: torch.Tensor) -> tuple[list[float], bool]:
 
 
 def gradient_norm(parts: Partition, gradients: Mapping[int, torch.Tensor]) -> tuple[float, bool]:
-    """Returns the norm as the engine finds it, and whether all elements are finite.
+    """Returns the norm with the engine's bits, and whether all elements are finite.
 
     Args:
         parts: units and groups in the order of the engine.
@@ -64,7 +64,7 @@ def gradient_norm(parts: Partition, gradients: Mapping[int, torch.Tensor]) -> tu
 
 
 class ReferenceOptimizer(torch.optim.Optimizer):
-    """What all rules have in common; use one of the subclasses.
+    """The common part of all rules; use one of the subclasses.
 
     Args:
         params: as of :class:`torch.optim.Optimizer`.
@@ -170,7 +170,7 @@ class ReferenceOptimizer(torch.optim.Optimizer):
         return {**super().state_dict(), "updates": self._updates}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Takes what :meth:`state_dict` gave. States stay fp32, whatever the parameters are."""
+        """Takes the result of :meth:`state_dict`. States stay fp32, for parameters of any dtype."""
         super().load_state_dict({**state_dict, "state": {}})
         parameters = [p for group in self.param_groups for p in group["params"]]
         for number, state in state_dict["state"].items():

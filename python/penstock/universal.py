@@ -6,8 +6,8 @@
     python -m penstock.universal import DIR MODEL --config ds_config.json --run RUN
     python -m penstock.universal export DIR MODEL --config ds_config.json --run RUN
 
-MODEL is a folder with the config.json of a model of transformers. RUN is what
-penstock.initialize(model, config, run=RUN) continues.
+MODEL is a folder with the config.json of a model of transformers. penstock.initialize(model,
+config, run=RUN) resumes from RUN.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ Optimizer = Union[OffloadedOptimizer, ModuleOptimizer]
 def load(optimizer: Optimizer, folder: str | os.PathLike[str], *, steps: int | None = None) -> None:
     """Begins a training with the weights, moments and steps of a universal checkpoint.
 
-    Parameters have their weights of it afterwards. It is read tensor by tensor.
+    Parameters have its weights afterwards. It is read tensor by tensor.
 
     Args:
         optimizer: of this package, before its first step; with level 2 before the module is used.
         folder: the checkpoint.
-        steps: how many updates were made, for checkpoints that do not say it.
+        steps: the number of updates, for checkpoints that do not have it.
 
     Raises:
         InvalidArgumentError: the checkpoint is of another model, or has shards of ranks.
@@ -51,7 +51,7 @@ def load(optimizer: Optimizer, folder: str | os.PathLike[str], *, steps: int | N
 
 
 def save(optimizer: Optimizer, folder: str | os.PathLike[str]) -> None:
-    """Writes the states of a training, as its last step left them, as a universal checkpoint."""
+    """Writes the states of a training after its last step as a universal checkpoint."""
     groups = _rules.group_options(optimizer.param_groups)
     write(folder, optimizer.states(), optimizer.updates, groups)
 
@@ -118,7 +118,7 @@ def _convert(arguments: argparse.Namespace) -> str:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Returns the exit code: 0, or 1 after a line that says what does not work."""
+    """Returns the exit code: 0, or 1 after a line with the problem."""
     arguments = _arguments(given)
     try:
         print(_convert(arguments))

@@ -51,7 +51,7 @@ std::vector<ReplaySegment> ReplaySegments(const std::vector<RunChange>& changes,
 
 uint64_t StepAfter(uint64_t step, const std::vector<StepRange>& skips) {
   uint64_t next = step + 1;
-  // Ranges may touch, whatever their order.
+  // Ranges may touch, in any order.
   for (bool moved = true; moved;) {
     moved = false;
     for (const StepRange& range : skips) {

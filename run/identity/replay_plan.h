@@ -19,7 +19,7 @@ namespace penstock::train {
 /// Steps that are computed with one configuration.
 struct ReplaySegment {
   uint64_t last = 0;
-  std::vector<RequestedChange> changes;  ///< that hold from its first step on
+  std::vector<RequestedChange> changes;  ///< changes from its first step on
 };
 
 /// Returns the segments of steps `from` + 1 to `to`. `changes`: all of the run.

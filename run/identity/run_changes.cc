@@ -33,7 +33,7 @@ Error RefusedChange(const std::string& key, const std::string& why) {
 
 std::string WhyNot() {
   return fmt::format(
-      "that cannot be changed in a run, or is no key; what can be is {} and what is "
+      "this key cannot be changed in a run, or does not exist; a run can change {} and keys "
       "below, like optimizer.params.lr; everything else needs a new run",
       fmt::join(kChangeable, ", "));
 }
@@ -89,17 +89,17 @@ std::string Suggestion(const std::vector<KeyDifference>& differences, const Json
     flags.insert(there ? fmt::format("--change '{}={}'", key, ValueAt(now, key))
                        : "--change KEY=VALUE");
   }
-  return fmt::format("; or go on with other numbers: {}", fmt::join(flags, " "));
+  return fmt::format("; or resume with other numbers: {}", fmt::join(flags, " "));
 }
 
-/// Of a run that changed a key, files that say its first value are a likely mistake.
+/// If a run changed a key, files with its first value are a likely mistake.
 std::string ChangedBefore(const std::vector<KeyDifference>& differences,
                           const std::vector<RunChange>& earlier) {
   std::string text;
   for (const RunChange& change : earlier) {
     const auto concerns = [&](const KeyDifference& other) { return Covers(change.key, other.key); };
     if (!std::ranges::any_of(differences, concerns)) continue;
-    text += fmt::format("; the run changed {} after step {}, which --config has to say by now",
+    text += fmt::format("; the run changed {} after step {}, so --config needs the new value",
                         ToText(change), change.step);
   }
   return text;
@@ -111,7 +111,7 @@ Error OtherNumbers(const std::vector<KeyDifference>& differences, const Json& no
   for (const KeyDifference& difference : differences) texts.push_back(ToText(difference));
   return MakeError(ErrorCode::kInvalidArgument,
                    "--resume: step {} was committed by a training with other numbers: {}; give "
-                   "what the run was started with, or start a new one{}{}",
+                   "the values that the run was started with, or start a new run{}{}",
                    step, fmt::join(texts, "; "), ChangedBefore(differences, earlier),
                    Suggestion(differences, now));
 }
@@ -133,9 +133,9 @@ void AddDerived(const std::vector<KeyDifference>& differences,
 Status CheckRampup(const Json& before, const Json& after, const std::string& key) {
   if (!IsOfBatch(key) || (!HasRampup(before) && !HasRampup(after))) return {};
   return RefusedChange(key,
-                       "penstock.rampup_batch_size says how the batch of this run grows, from its "
-                       "first sample on; begin a new run with what penstock export writes of the "
-                       "commit");
+                       "penstock.rampup_batch_size sets how the batch of this run grows from its "
+                       "first sample on; export the commit (penstock export) and begin a new run "
+                       "with that model");
 }
 
 }  // namespace
@@ -162,7 +162,7 @@ Result<std::vector<RequestedChange>> ParseChanges(const std::vector<std::string>
     for (const RequestedChange& other : changes) {
       if (!Covers(other.key, change.key) && !Covers(change.key, other.key)) continue;
       return RefusedChange(change.key,
-                           fmt::format("--change {} says it, too; keep one", other.key));
+                           fmt::format("--change {} sets it as well; keep one", other.key));
     }
     changes.push_back(std::move(change));
   }
@@ -202,7 +202,7 @@ Result<std::vector<RunChange>> AcceptChanges(const std::string& committed, const
     if (erased == 0 && !(batch && IsOfBatch(change.key))) {
       return RefusedChange(
           change.key, fmt::format("step {} was committed with that value already ({}), or the key "
-                                  "changes no number here; leave it out, and say it in --config",
+                                  "changes no number here; leave it out, and set it in --config",
                                   step, ValueAt(before, change.key)));
     }
     accepted.push_back({.step = step,

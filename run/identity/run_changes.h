@@ -1,9 +1,9 @@
 // Changes of a run's numbers: `penstock train … --resume --change KEY=VALUE`.
 //
-// A run that goes on has the identity of its commit (run/identity/run_identity.h), but for the keys
-// that the user asks to change. Each change is kept in run.json with the step after which it holds.
-// A commit says for itself what it was computed with, so a change holds for good once a later step
-// is committed; until then a resume without it forgets it.
+// A resumed run has the identity of its commit (run/identity/run_identity.h), except for the keys
+// that the user asks to change. run.json keeps each change with the step after which it holds. A
+// commit records what it was computed with, so a change is permanent once a later step is
+// committed; until then a resume without it forgets it.
 //
 // Threads: any.
 #pragma once
@@ -28,13 +28,12 @@ struct RequestedChange {
 /// that is not JSON, a key that no run can change (see CanChange) or that another one covers.
 Result<std::vector<RequestedChange>> ParseChanges(const std::vector<std::string>& texts);
 
-/// Whether a key is one of the three that say the batch.
+/// Whether a key is one of the three that set the batch.
 bool IsOfBatch(std::string_view key);
 
-/// Whether a run can go on with another value of a key of its configuration: its optimizer's
+/// Whether a run can resume with another value of a key of its configuration: its optimizer's
 /// parameters, the scheduler, clipping, a static loss scale or the window of a dynamic one, and the
-/// batch. Everything else makes another training of
-/// it: the weights, moments or rows of its commits are not those of such a run.
+/// batch. Any other change would make another training, with other weights, moments or rows.
 bool CanChange(std::string_view key);
 
 /// Whether `key` is `whole` or lies below it.

@@ -21,7 +21,7 @@ struct RunIdentity {
   uint64_t seed = 0;
   uint64_t sequence_length = 0;
   config::Config config;   ///< batch, dtype, clipping, optimizer, scheduler, compute threads
-  uint64_t ranks = 1;      ///< that share the global batch; any number gives the same numbers
+  uint64_t ranks = 1;      ///< share the global batch; any number gives the same results
   std::string arithmetic;  ///< of the operators: device and instruction set
 };
 

@@ -29,15 +29,15 @@ Result<StepRange> ParseRange(const std::string& text) {
 Status CheckNew(const StepRange& range, const std::vector<StepRange>& others, uint64_t committed) {
   if (range.first <= committed) {
     return RefusedSkip(range,
-                       fmt::format("step {} is committed, so that steps from {} on are left; "
-                                   "give later ones, or go back to a snapshot before them "
+                       fmt::format("step {} is committed, so only steps from {} on can be passed "
+                                   "over; give later ones, or resume from an earlier snapshot "
                                    "(--resume-from)",
                                    committed, committed + 1));
   }
   for (const StepRange& other : others) {
     if (other.last < range.first || range.last < other.first) continue;
-    return RefusedSkip(range, fmt::format("the run passes over {} already; give steps beside these",
-                                          ToText(other)));
+    return RefusedSkip(
+        range, fmt::format("the run passes over {} already; give other steps", ToText(other)));
   }
   return {};
 }

@@ -3,7 +3,7 @@
 // Such a step is not computed: its rows of the data are passed over, its number is used up, and
 // weights, moments, the count of updates and the schedule stand as they are. It has no row in
 // metrics.jsonl; the row after it says which one is before it ("previous_row"). run.json keeps the
-// ranges, so that whoever resumes the run before them passes over them, too.
+// ranges, so that a resume before them passes over them as well.
 //
 // Threads: any.
 #pragma once
@@ -37,8 +37,8 @@ std::string ToText(const std::vector<StepRange>& ranges);
 Result<std::vector<StepRange>> ParseSkips(const std::vector<std::string>& texts);
 
 /// Returns the ranges that a run passes over, in their order: those that it has (`recorded`), and
-/// those that are asked for. `committed`: the step after which it goes on. Errors:
-/// kInvalidArgument if a new one begins at a step that is committed, or overlaps another; if
+/// the requested ones. `committed`: the step after which it resumes. Errors: kInvalidArgument if a
+/// new one begins at a step that is committed, or overlaps another; if
 /// `last_step` lies in one, because a run ends with a step that was computed.
 Result<std::vector<StepRange>> AddSkips(const std::vector<StepRange>& recorded,
                                         const std::vector<StepRange>& asked, uint64_t committed,

@@ -1,5 +1,5 @@
-// Notes in RUN which commit is in doubt, for a process that is killed (run/doubted_commit.h), and
-// takes the note back.
+// Notes in RUN which commit is in doubt, in case the process is killed (run/doubted_commit.h), and
+// removes the note.
 //
 // Threads: as of a StepObserver.
 #pragma once
@@ -18,7 +18,7 @@ namespace penstock::train {
 class DoubtNotes final : public StepObserver {
  public:
   /// `run` outlives the object. A note that cannot be written is reported to `notify`, and the
-  /// training goes on.
+  /// training continues.
   DoubtNotes(const Folder& run, std::string state_uuid, Notify notify)
       : run_(run), state_uuid_(std::move(state_uuid)), notify_(std::move(notify)) {}
 

@@ -8,7 +8,7 @@ Status CheckThere(const RunFolder& folder, const Notify& notify) {
   Status whole = folder.CheckWhole();
   if (whole.ok() || whole.error().code == ErrorCode::kNotFound) return whole;
   notify(
-      fmt::format("whether {} is whole cannot be seen: {}", folder.path(), whole.error().message));
+      fmt::format("cannot check whether {} is intact: {}", folder.path(), whole.error().message));
   return {};
 }
 

@@ -1,5 +1,5 @@
-// Keeps RUN once it has results, checks at each commit that RUN is still there, and has its
-// run.json name the state once the first commit is durable.
+// Keeps RUN once it has results, checks at each commit that RUN still exists, and names the state
+// in run.json once the first commit is durable.
 //
 // Threads: as of a StepObserver.
 #pragma once
@@ -15,9 +15,8 @@
 
 namespace penstock::train {
 
-/// Whether the run is whole, as far as that can be seen: a training ends for what is gone, and not
-/// for a file system that does not answer for a while, which `notify` is told. Precondition:
-/// RunFolder::Watch.
+/// Whether the run is intact: a training ends if it is gone, but not if a file system does not
+/// answer for a while, which is reported to `notify`. Precondition: RunFolder::Watch.
 Status CheckThere(const RunFolder& folder, const Notify& notify);
 
 class KeptFolder final : public StepObserver {

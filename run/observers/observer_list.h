@@ -1,7 +1,7 @@
-// Several observers as one, and the order in which they are told.
+// Several observers as one, and the order in which they are called.
 //
-// The order is the observers', not that in which they were added: Turn says all that bounds it.
-// Where one of them fails, those after it are not told.
+// Turn fixes the order, not the order of addition. If an observer fails, those after it are not
+// called.
 #pragma once
 
 #include <string>
@@ -13,23 +13,23 @@
 
 namespace penstock::train {
 
-/// Whose turn it is, from the first to the last.
+/// The turns of the observers, first to last.
 enum class Turn {
-  /// Says in RUN that a commit is in doubt: before anything that takes long, because a process that
-  /// is killed can say it no more.
+  /// Says in RUN that a commit is in doubt: before anything that takes long, because a killed
+  /// process cannot note it.
   kDoubt,
-  /// Tells other ranks: of a failure before anybody waits for something, or they would wait, too,
-  /// and after kDoubt, because they may end this process.
+  /// Tells other ranks: of a failure before this rank waits for anything, or they would wait as
+  /// well; after kDoubt, because they may end this process.
   kRanks,
-  /// Finds the first value that is not finite, which the watch reports.
+  /// Finds the first non-finite value, which the watch reports.
   kSearch,
   kWatch,
   kTrace,
   /// Writes the row, before progress shows the step.
   kRows,
   kProgress,
-  /// Looks whether RUN still exists, with its rows: no snapshot is taken of a commit in a folder
-  /// that is gone. Keeps RUN after everything that may end the training with its first step.
+  /// Checks that RUN still exists, with its rows: no snapshot is taken of a commit in a folder that
+  /// is gone. Keeps RUN after everything that may end the training with its first step.
   kFolder,
   kSnapshots,
 };

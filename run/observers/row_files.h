@@ -1,7 +1,7 @@
 // Writes the row of each step: metrics.jsonl, and DeepSpeed's CSV files where they are asked for.
 //
-// The curves come first, because they can be given a step again that failed, and metrics.jsonl
-// cannot. Threads: as of a StepObserver.
+// The curves come first, because they accept a failed step again and metrics.jsonl does not.
+// Threads: as of a StepObserver.
 #pragma once
 
 #include "run/observers/step_observer.h"
@@ -12,7 +12,7 @@ namespace penstock::train {
 
 class RowFiles final : public StepObserver {
  public:
-  /// Both outlive the object. `curves`: none if nobody asked for them.
+  /// Both outlive the object. `curves`: none without csv_monitor.
   RowFiles(MetricsWriter& rows, CsvMonitor* curves) : rows_(rows), curves_(curves) {}
 
   Status AfterRow(const ClosedRow& closed) override;

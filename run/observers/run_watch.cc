@@ -69,8 +69,7 @@ double RunWatch::MedianStep() const {
 
 void RunWatch::Keep(const Status& written) {
   if (written.ok() || std::exchange(fails_, true)) return;
-  notify_(
-      fmt::format("{}; what the run finds in its numbers is not kept", written.error().message));
+  notify_(fmt::format("{}; findings about numerics are not written", written.error().message));
 }
 
 void RunWatch::Say(const std::vector<Report>& reports) {

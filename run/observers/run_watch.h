@@ -1,8 +1,8 @@
-// Watches the numbers of a run: hands those of each step to the detectors, reports what they find,
-// and keeps it in RUN (docs/numerics.md).
+// Monitors the numerics of a run: gives each step's values to the detectors, reports their
+// findings, and writes them into RUN (docs/numerics.md).
 //
-// A file that cannot be written does not end a training: that is reported once, and watching goes
-// on. Threads: as of a StepObserver.
+// A file that cannot be written does not end a training: that is reported once, and monitoring
+// continues. Threads: as of a StepObserver.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@
 
 namespace penstock::train {
 
-/// What is known of a run before its first step.
+/// Facts about a run before its first step.
 struct WatchedRun {
   RunFacts facts;
   std::vector<uint64_t> elements;  ///< of the tensors, in the order of facts.tensors
@@ -33,9 +33,8 @@ struct WatchedRun {
 class RunWatch final : public StepObserver {
  public:
   /// `run`: the run's folder, which outlives the object. `resumed_after`: the step after which the
-  /// run goes on; none: it is new. `notify` gets what is found. `record`, if there is one, gets
-  /// what the steps show, and outlives the object. Errors: of reading what RUN has of the steps
-  /// before.
+  /// run resumes; none: it is new. `notify` gets the findings. `record`, if any, gets the values of
+  /// the steps, and outlives the object. Errors: of reading RUN's files about earlier steps.
   static Result<std::unique_ptr<RunWatch>> Begin(const Folder& run, WatchedRun watched,
                                                  std::optional<uint64_t> resumed_after,
                                                  Notify notify, ReplayedSteps* record = nullptr);
@@ -45,7 +44,7 @@ class RunWatch final : public StepObserver {
   Status AfterStep(DoneStep& step) override;
   /// Takes how long a step took.
   Status AfterRow(const ClosedRow& closed) override;
-  /// Keeps the reason, and leaves it to the end of the run to report it.
+  /// Keeps the reason, which is reported when the run ends.
   void CommitRefused(uint64_t step, const std::string& why) override;
   /// For a run that ends because of its numbers: leaves overflow.json.
   void AtEnd(const TrainingEnd& end) override;
@@ -73,10 +72,10 @@ class RunWatch final : public StepObserver {
   NumericsWatch watch_;
   NumericsWriter writer_;
   ReplayedSteps* const record_;
-  uint64_t last_applied_ = 0;   ///< step; 0: none of this process
-  std::vector<double> rms_;     ///< of the tensors' weights after the last update; or empty
-  std::deque<double> seconds_;  ///< of the last steps
-  bool fails_ = false;          ///< a file could not be written, which was said
+  uint64_t last_applied_ = 0;   ///< last applied step; 0: none in this process
+  std::vector<double> rms_;     ///< RMS of the tensors' weights after the last update; or empty
+  std::deque<double> seconds_;  ///< duration of the last steps
+  bool fails_ = false;          ///< a failure to write a file was reported
 };
 
 }  // namespace penstock::train

@@ -27,8 +27,8 @@ class SnapshotService final : public StepObserver {
  public:
   /// `run` outlives the service. `info` names the state; its files are locked by this process as
   /// long as the service lives. `stop_requested` is asked while copying, so that a training that
-  /// has to end need not wait. `notify` is told of snapshots that could not be taken. `keep`: how
-  /// many automatic ones stay.
+  /// has to end need not wait. `notify` gets the snapshots that could not be taken. `keep`: number
+  /// of automatic snapshots that stay.
   SnapshotService(const Folder& run, RunInfo info, bool durable, uint64_t keep,
                   std::function<bool()> stop_requested, Notify notify)
       : run_(run),
@@ -40,17 +40,17 @@ class SnapshotService final : public StepObserver {
   /// Waits for a copy that is being made.
   ~SnapshotService() override { Wait(); }
 
-  /// Whether somebody asks for a snapshot that was not taken yet. Not while copying.
+  /// Whether a snapshot was requested and not yet taken. False while copying.
   bool Requested() const { return !Open().empty(); }
   bool copying() const { return copying_; }
   void Wait();
 
   void ReleaseCommit() override { Wait(); }
-  /// Takes the requested snapshots of the commit. The program that asked learns of a failure, and
-  /// so does `notify`; training continues.
+  /// Takes the requested snapshots of the commit. A failure is reported to the program that asked
+  /// and to `notify`; training continues.
   Status AfterCommit() override;
-  /// Takes an automatic snapshot. `notify` is told of failures; training continues. Precondition:
-  /// two slots.
+  /// Takes an automatic snapshot. Failures are reported to `notify`; training continues.
+  /// Precondition: two slots.
   void KeepCommit() override;
 
  private:

@@ -1,9 +1,9 @@
-// Whoever is told of the steps and commits of a training: rows, curves, the watch over its numbers,
-// progress, snapshots.
+// The interface of observers of a training's steps and commits: rows, curves, numerics, progress,
+// snapshots.
 //
-// Values alone pass here. An observer knows neither the loop, nor the model, nor how a step is
-// computed, and a front end that is not `penstock train` can tell the same ones.
-// run/observers/observer_list.h says in which order several are told.
+// Only values pass here. An observer knows neither the loop, nor the model, nor how a step is
+// computed, so other front ends than `penstock train` can use the same observers.
+// run/observers/observer_list.h gives the order of several.
 //
 //   of each step      AfterStep, when it was decided on; AfterRow, when the next one begins or the
 //                     training ends, and it has been measured
@@ -48,7 +48,7 @@ struct ClosedRow {
 struct TrainingEnd {
   uint64_t step = 0;             ///< the last one that was done
   bool begun = false;            ///< the first commit of a new run was made
-  std::optional<Error> failure;  ///< none: it ends as it should, or as it was asked to
+  std::optional<Error> failure;  ///< none: it ends normally or on request
   /// The step of the newest commit, if no loss that its weights gave was finite.
   std::optional<uint64_t> doubted_commit;
 };
@@ -68,14 +68,15 @@ class StepObserver {
   /// A step has ended. After a failure this may be called again with the same row.
   virtual Status AfterRow(const ClosedRow& /*closed*/) { return {}; }
 
-  /// The newest commit is about to be replaced or taken back. Returns when nobody uses it any more.
+  /// The newest commit is about to be replaced or taken back. Returns once the observer no longer
+  /// uses it.
   virtual void ReleaseCommit() {}
-  /// A commit relies on what was written of the steps before it: makes that durable. From the
-  /// thread that makes the commit. After a failure the commit is made all the same.
+  /// A commit relies on what was written of the steps before it: makes that durable. Called on the
+  /// thread that makes the commit, which is made even after a failure.
   virtual Status SyncRows() { return {}; }
   /// A commit was made. A failure ends the training.
   virtual Status AfterCommit() { return {}; }
-  /// A commit of the weights after a step was refused because of what they are.
+  /// A commit of the weights after a step was refused because of their values.
   virtual void CommitRefused(uint64_t /*step*/, const std::string& /*why*/) {}
   /// The newest commit, whose weights gave a finite loss, is to be kept as a snapshot.
   virtual void KeepCommit() {}

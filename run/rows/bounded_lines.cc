@@ -37,7 +37,7 @@ Error BoundedLines::TooLong() {
       size < 0 ? "" : fmt::format(", and the file has {} bytes", static_cast<uint64_t>(size));
   return MakeError(ErrorCode::kCorruption,
                    "{}, line {} (from byte {} on): it is longer than {} bytes, which a line may "
-                   "have at most{}; mend the file, or move it away",
+                   "have at most{}; repair the file, or move it away",
                    path_, number_, begin_.value, kMaxLine.value, rest);
 }
 

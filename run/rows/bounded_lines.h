@@ -14,8 +14,8 @@
 
 namespace penstock::train {
 
-/// The longest line of a file in a run's folder. A row has less than 1 KiB; one of the headroom of
-/// a model of 1000 layers has 100 KiB.
+/// The longest line of a file in a run's folder. A row takes less than 1 KiB; a row of
+/// headroom.jsonl for a model of 1000 layers takes 100 KiB.
 inline constexpr Bytes kMaxLine = 1_MiB;
 
 class BoundedLines {
@@ -24,10 +24,10 @@ class BoundedLines {
   BoundedLines(std::istream& file, std::string path);
 
   enum class Line {
-    kEnd,       ///< there is none any more, or reading failed
+    kEnd,       ///< there are no more lines, or reading failed
     kComplete,  ///< with its line break
     kTorn,      ///< the last one, without a line break
-    kTooLong,   ///< text() is its beginning; nothing behind it is read
+    kTooLong,   ///< text() is its beginning; reading ends there
   };
   Line Next();
 
@@ -35,7 +35,7 @@ class BoundedLines {
   const std::string& text() const { return text_; }
   uint64_t number() const { return number_; }  ///< from 1
   FileOffset begin() const { return begin_; }
-  /// Whether nothing stands behind the line.
+  /// Whether the line is the last one.
   bool AtEnd();
 
   /// Errors: kIo if reading failed.

@@ -45,9 +45,9 @@ Result<std::string> FolderOf(const config::CsvMonitor& monitor) {
 
 /// The lines of a file that stay.
 struct KeptLines {
-  off_t end = 0;                ///< behind them; 0: not even the header
-  uint64_t samples = 0;         ///< of the last one; 0: there is none
-  bool has_more_lines = false;  ///< behind the header, that stay or not
+  off_t end = 0;                ///< end of the lines; 0: not even the header
+  uint64_t samples = 0;         ///< samples of the last line; 0: there is none
+  bool has_more_lines = false;  ///< there are lines after the header, kept or not
 };
 
 /// The samples of a line, or nothing if it is none.
@@ -61,8 +61,8 @@ std::optional<uint64_t> SamplesOf(const std::string& line) {
 
 Error Damaged(const std::string& path, uint64_t line) {
   return MakeError(ErrorCode::kCorruption,
-                   "{}, line {}: it is not what csv_monitor writes there; the file is left as it "
-                   "is: mend it, or move it away, and --resume begins a new one",
+                   "{}, line {}: csv_monitor did not write this; the file is unchanged: repair "
+                   "it, or move it away, and --resume begins a new one",
                    path, line);
 }
 
@@ -83,7 +83,7 @@ Result<KeptLines> LinesUpTo(std::istream& file, const std::string& path, const s
       if (text != header) return Damaged(path, lines.number());
     } else {
       kept.has_more_lines = true;
-      if (kept.samples >= samples) break;  // what is behind the commit goes, whatever it is
+      if (kept.samples >= samples) break;  // everything after the commit is cut
       const bool follows = of_line && *of_line > kept.samples;
       if (!follows && !last) return Damaged(path, lines.number());
       if (!follows || *of_line > samples) break;

@@ -1,10 +1,9 @@
 // The curves of a run as the CSV files of DeepSpeed's csv_monitor. docs/metrics.md has their
 // format.
 //
-// They hold what metrics.jsonl has, for people whose tools read DeepSpeed's files: one file a
-// curve, one line a step. Lines are written when the row is, and made durable when rows are, so
-// that a run that goes on has to mend no more than the line of the committed step, whose row the
-// commit has.
+// They hold the values of metrics.jsonl for tools that read DeepSpeed's files: one file a curve,
+// one line a step. Lines are written when the row is, and made durable when rows are. So a resumed
+// run has at most the line of the committed step to add, whose row the commit holds.
 //
 // Threads: as of a LineFile.
 #pragma once
@@ -31,7 +30,7 @@ class CsvMonitor {
   /// `config` has a monitor. Errors: as CheckFree; of the file system.
   static Result<CsvMonitor> Create(const config::Config& config);
 
-  /// Where a run goes on.
+  /// The point from which a run resumes.
   struct Position {
     uint64_t samples = 0;   ///< rows of the data that the steps up to the committed one took
     uint64_t sequence = 0;  ///< tokens of one of them
@@ -39,8 +38,8 @@ class CsvMonitor {
   };
   /// Cuts the files back to the committed step, and adds its line where that is missing. Makes
   /// missing files, and logs if lines before it are missing. Durable when it returns. Errors:
-  /// kCorruption, naming the line, if a line that has others behind it is damaged: the file is as
-  /// it was.
+  /// kCorruption, naming the line, if a line that is not the last one is damaged: the file is
+  /// unchanged.
   static Result<CsvMonitor> Resume(const config::Config& config, const Position& position,
                                    const Notify& notify);
 
@@ -50,7 +49,7 @@ class CsvMonitor {
   Status Sync() const;
 
  private:
-  /// What a file shows of a step.
+  /// What a file holds of a step.
   struct Curve;
   struct CurveFile {
     const Curve* curve;

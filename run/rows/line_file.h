@@ -1,7 +1,7 @@
 // A file of lines in a run's folder, to which whole lines are appended.
 //
-// Threads: lines are appended by one. Another one may synchronise them beside it: the file holds
-// nothing but the descriptor, and what is synchronised is what was appended before.
+// Threads: lines are appended by one. Another may synchronise them at the same time: the file holds
+// nothing but the descriptor, and all lines appended before are synchronised.
 #pragma once
 
 #include <string>
@@ -17,10 +17,10 @@ class LineFile {
   /// `fd` is open for appending; `path` is for messages.
   LineFile(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
 
-  /// Hands the line and its line break to the kernel. If there is no room for all of it, nothing of
+  /// Hands the line and its line break to the kernel. If there is no space for all of it, none of
   /// it stays.
   Status Append(const std::string& line);
-  /// What was appended is on the drive afterwards.
+  /// All appended lines are on the drive afterwards.
   Status Sync() const;
 
  private:

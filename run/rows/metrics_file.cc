@@ -77,8 +77,8 @@ Result<MetricsWriter> MetricsWriter::Resume(const Folder& folder, const std::str
   const bool gap = kept.last_step > 0 && kept.last_step < before;
   if (gap) {
     notify(
-        fmt::format("{} ends before the rows of steps {} to {}: they are missing, and it "
-                    "goes on with that of step {}",
+        fmt::format("{} ends before the rows of steps {} to {}: they are missing, and the "
+                    "next one is of step {}",
                     path, kept.last_step + 1, before, step));
   }
   if (::ftruncate(fd.get(), static_cast<off_t>(kept.end.value)) != 0) {

@@ -1,11 +1,11 @@
 // Finds the rows of the steps up to a commit in a file of rows (RUN/metrics.jsonl).
 //
 // The rows before a commit's are synchronised before the commit is made, and the commit has its own
-// row as well (train/loop/trainer_loop.cc). If they cannot be synchronised, the commit is made all
-// the same, and the run ends; then the file may end early. So a file of whole rows may end before
-// the committed step's row, in a torn line or without one. It has a gap there, after which it
-// continues with the row of that step. That row names the one before it ("previous_row"), so that
-// the gap is recognised later. So does the first row after steps that the run passed over
+// row as well (train/loop/trainer_loop.cc). If they cannot be synchronised, the commit is still
+// made, and the run ends; then the file may end early. So a file of whole rows may end before the
+// committed step's row, with or without a torn line. The resumed run continues after this gap with
+// the row of that step, which names the row before it ("previous_row"), so that the gap is
+// recognised later. So does the first row after steps that the run passed over
 // (run/identity/skipped_steps.h). Anything else before the committed step's row is damage, and
 // nothing of the file is removed.
 #pragma once

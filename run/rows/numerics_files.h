@@ -1,5 +1,5 @@
-// RUN/numerics.jsonl, RUN/headroom.jsonl and RUN/overflow.json: what a run found in its own
-// numbers. docs/numerics.md has their formats.
+// RUN/numerics.jsonl, RUN/headroom.jsonl and RUN/overflow.json: a run's findings about its
+// numerics. docs/numerics.md has their formats.
 //
 // Threads: as of a LineFile.
 #pragma once
@@ -21,7 +21,7 @@ namespace penstock::train {
 inline constexpr const char* kReportsName = "numerics.jsonl";
 inline constexpr const char* kHeadroomName = "headroom.jsonl";
 inline constexpr const char* kBlackBoxName = "overflow.json";
-/// What the name of a file that could not be used is followed by.
+/// The suffix of a file that could not be used.
 inline constexpr const char* kAside = ".aside";
 
 /// Appends to numerics.jsonl and headroom.jsonl, which are made when they get their first line.
@@ -30,16 +30,15 @@ class NumericsWriter {
   /// For a run that has taken no step. `folder` outlives the writer. Errors: kInvalidArgument if
   /// one of the files exists.
   static Result<NumericsWriter> Create(const Folder& folder);
-  /// For a run that goes on after step `step`: takes out what belongs to later steps, and what is
-  /// damaged with all behind it, durably. Missing files are none. A file that cannot be read or
-  /// written, because it is too large for one, is renamed (kAside), and that is said. Errors: of
-  /// Folder, for what is no regular file; of renaming.
+  /// For a run that resumes after step `step`: durably removes the lines of later steps, and a
+  /// damaged line with all after it. Files may be missing. A file that is too large to be read is
+  /// renamed (kAside) and reported. Errors: of Folder, for what is no regular file; of renaming.
   static Result<NumericsWriter> Resume(const Folder& folder, uint64_t step, const Notify& notify);
 
   Status Append(const Report& report);
   /// Appends a line of HeadroomLog.
   Status AppendHeadroom(const std::string& line);
-  /// Makes durable what was appended.
+  /// Makes all appended lines durable.
   Status Sync() const;
 
  private:

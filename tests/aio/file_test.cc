@@ -75,7 +75,7 @@ TEST(File, AMissingPathIsNotFound) {
               below, "No such file");
 }
 
-TEST(File, AnOpenFileIsOpenedOnceMoreWhateverItsPathLeadsTo) {
+TEST(File, AnOpenFileIsOpenedOnceMoreAfterItsPathChanged) {
   ScratchFile scratch;
   ASSERT_OK(scratch.get().Allocate(8_KiB));
   const int fd = scratch.get().buffered_fd();
@@ -249,7 +249,7 @@ TEST(File, AReservationThatFailsHalfwayGivesBackWhatItTook) {
   EXPECT_EQ(*file->Size(), Bytes{3 << 19});
 }
 
-TEST(File, AnAdoptedMemoryFileCanBeReservedAndTransferred) {
+TEST(File, AMemoryFileCanBeReservedAndTransferred) {
   File file = File::Adopt(UniqueFd(::memfd_create("drive", MFD_CLOEXEC)), "memory drive", 4_KiB);
   EXPECT_EQ(file.alignment(), 4_KiB);
   EXPECT_EQ(file.path(), "memory drive");

@@ -162,7 +162,7 @@ TEST_F(ProbeTest, LoopKeepsExactlyTheDepthInFlight) {
   EXPECT_EQ(engine.in_flight, 0);
 }
 
-TEST_F(ProbeTest, LoopGoesThroughTheFileInOrderAndGoesOnWhereItEnded) {
+TEST_F(ProbeTest, LoopGoesThroughTheFileInOrderAndContinuesWhereItEnded) {
   WatchedEngine engine(Threads());
   ASSERT_TRUE(file_->Run(engine, PassOf(Direction::kRead, 1, 3_MiB), kNever).ok());
   ASSERT_TRUE(file_->Run(engine, PassOf(Direction::kRead, 1, 3_MiB), kNever).ok());
@@ -229,7 +229,7 @@ TEST_F(ProbeTest, ProbeCountsBytesAndTimes) {
   EXPECT_EQ(file_->written(), 4_MiB);
 }
 
-TEST_F(ProbeTest, AllOfTheBuffersAreRegisteredWhateverIsInFlight) {
+TEST_F(ProbeTest, AllOfTheBuffersAreRegisteredForAnyBytesInFlight) {
   for (const int depth : {1, 4}) {
     Result<ProbeRig> rig = ProbeRig::Create(
         {.kind = EngineKind::kUring, .block_size = 64_KiB, .queue_depth = depth}, &*file_);

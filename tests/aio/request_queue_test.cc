@@ -55,7 +55,7 @@ TEST_F(RequestQueueTest, RequestsBeyondTwoAndFourGiBAreCutWithoutGapOrOverlap) {
   EXPECT_THAT(sizes, testing::ElementsAre(whole, whole, whole, whole, whole, 512));
 }
 
-TEST_F(RequestQueueTest, BlocksStartOnTheAlignmentOfTheFileWhateverTheBlockSize) {
+TEST_F(RequestQueueTest, BlocksOfAnySizeStartOnTheAlignmentOfTheFile) {
   file_ = File::Adopt(UniqueFd(), "nowhere", 2_KiB);
   Buffer buffer(3 * 2048);
   RequestQueue small(1_KiB);

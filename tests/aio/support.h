@@ -25,7 +25,7 @@
 
 namespace penstock::aio {
 
-/// A path of its own in the test's temporary folder; whatever lies there goes at the end.
+/// A path of its own in the test's temporary folder; its contents are removed at the end.
 class ScratchPath {
  public:
   ScratchPath() {

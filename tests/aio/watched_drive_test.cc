@@ -60,7 +60,7 @@ TEST_F(StallWatchTest, TheOldestBlockIsNamedOnceWithHowManyHangWithIt) {
   EXPECT_EQ(Pass(seconds(1)),
             "the drive does not answer: read of 4096 bytes at offset 12288 of " + file_.path() +
                 " (record of tile 7) has been with io_uring for 30 s; see the kernel log for the "
-                "state of the drive; the wait goes on");
+                "state of the drive; the wait continues");
   EXPECT_THAT(Pass(seconds(100)), IsEmpty());
 }
 

@@ -16,7 +16,7 @@ void LetTimePass() {
   }
 }
 
-TEST(ActivityMeter, MeasuresNothingWhileNobodyIsBusy) {
+TEST(ActivityMeter, MeasuresNothingWhileNoThreadIsBusy) {
   const ActivityMeter meter;
   LetTimePass();
   const ActivityTotals totals = meter.Totals();
@@ -79,7 +79,7 @@ TEST(ActivityMeter, ALaneIsBusyOnceHoweverManyAreInIt) {
   EXPECT_LE(total, std::chrono::steady_clock::now() - start) << "and is not counted twice";
 }
 
-TEST(ActivityMeter, TotalsCountWhatIsStillGoingOn) {
+TEST(ActivityMeter, TotalsCountOpenIntervals) {
   ActivityMeter meter;
   const ActivityScope compute(&meter, Lane::kCompute);
   LetTimePass();

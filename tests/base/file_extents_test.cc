@@ -35,7 +35,7 @@ class FileExtentsOnDrive : public ::testing::Test {
   const TempFolder folder_;
 };
 
-TEST_F(FileExtentsOnDrive, ReservedBlocksCountThoughNobodyWroteThem) {
+TEST_F(FileExtentsOnDrive, ReservedBlocksCountBeforeTheyAreWritten) {
   const UniqueFd file = Open("file");
   ASSERT_EQ(::ftruncate(file.get(), 4 << 20), 0);
   // More extents than one call of the kernel returns.

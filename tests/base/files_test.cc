@@ -16,7 +16,7 @@ namespace {
 
 using testing::ElementsAre;
 
-TEST(InputFile, GoesOnAfterInterruptionsAndShortReads) {
+TEST(InputFile, ContinuesAfterInterruptionsAndShortReads) {
   const TempFolder folder;
   const InputFile file = InputFile::Open(folder.Write("a", "0123456789")).value();
   static int calls = 0;

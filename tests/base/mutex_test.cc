@@ -19,7 +19,7 @@ TEST(Mutex, ReleaseBuildsPayNothingForAssertHeld) {
 
 #else
 
-TEST(MutexDeathTest, AMutexThatNobodyHoldsIsNotHeld) {
+TEST(MutexDeathTest, AMutexThatNoThreadHoldsIsNotHeld) {
   Mutex mutex;
   EXPECT_DEATH(mutex.AssertHeld(), "not held");
   const MutexLock lock(mutex);

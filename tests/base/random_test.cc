@@ -123,7 +123,7 @@ TEST(PermutationDeathTest, PositionsOutOfRangeAreABug) {
   EXPECT_DEATH(Permutation(1, 0, 0), "check failed");
 }
 
-TEST(FillRandom, IsTheSameBytesForAKeyWhateverTheLength) {
+TEST(FillRandom, IsTheSameBytesForAKeyAtAnyLength) {
   std::vector<std::byte> whole(100);
   std::vector<std::byte> part(37);
   std::vector<std::byte> other(100);

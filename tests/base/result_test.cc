@@ -66,7 +66,7 @@ TEST(PenstockAssign, BindsTheValueOrLeavesWithTheError) {
   EXPECT_EQ(Quarter(6).error().message, "3 is odd");
 }
 
-TEST(PenstockTry, GoesOnOrLeavesWithTheError) {
+TEST(PenstockTry, ContinuesOrReturnsTheError) {
   int steps = 0;
   EXPECT_TRUE(TryBoth(2, 4, steps).ok());
   EXPECT_EQ(steps, 2);

@@ -71,7 +71,7 @@ TEST(StrictJsonTest, NestingIsBounded) {
   }
 }
 
-TEST(StrictJsonTest, ASyntaxErrorIsToldWhateverElseIsWrong) {
+TEST(StrictJsonTest, ASyntaxErrorIsReportedBeforeAnyOtherFault) {
   const Parsed parsed("{\"a\": 1,\n\"a\": 2,");
   ASSERT_TRUE(parsed.fault);
   EXPECT_EQ(parsed.fault->kind, FaultKind::kSyntax);
@@ -105,7 +105,7 @@ TEST(StrictJsonTest, OfSeveralFaultsTheOneThatEndsTheReadingIsToldOrElseTheFirst
   }
 }
 
-TEST(StrictJsonTest, CommentsAreForThoseWhoAllowThem) {
+TEST(StrictJsonTest, CommentsAreAcceptedOnlyIfAllowed) {
   const std::string text = "{\"a\": 1 /* one */}  // all";
   EXPECT_FALSE(Parsed(text, /*comments=*/true).fault);
   EXPECT_TRUE(Parsed(text).fault);

@@ -58,7 +58,7 @@ void Say(const std::string& line) {
   std::fflush(stdout);
 }
 
-/// The owner's function: no rank goes on.
+/// The owner's function: no rank continues.
 void EndProcess(const Error& verdict, const std::string& /*report*/) { ::_exit(Report(verdict)); }
 
 /// After a failure the job's thread ends the process.
@@ -135,7 +135,7 @@ int RunProbe(Command command, const ProbeOptions& options) {
   Status outcome = command(**job, options);
   if (outcome.ok()) outcome = (*job)->Finish();
   if (outcome.ok()) return 0;
-  // Nobody is called with an error that all ranks have agreed on.
+  // The function is not called for an error that all ranks have agreed on.
   if (command == Disagree) return Report(outcome.error());
   AwaitEnd();
 }

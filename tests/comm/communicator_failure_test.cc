@@ -84,11 +84,11 @@ const OtherCall kOtherCalls[] = {
 };
 
 TEST_P(CommunicatorFailureTest, ARankInAnotherCallIsNamedWithBothCallsOnAllRanks) {
-  if (size() == 1) return;  // it has nobody to differ from
+  if (size() == 1) return;  // no other rank to differ from
   for (const OtherCall& other : kOtherCalls) {
     SCOPED_TRACE(other.name);
     Make();
-    // The threads outlive the calls of all ranks: nobody ends before the others know.
+    // The threads outlive the calls of all ranks: no rank ends before the others know.
     ranks_.Run([&](const Rank& rank) {
       const device::DeviceBuffer data = AllocateFor(rank);
       const device::DeviceBuffer to = AllocateFor(rank);
@@ -130,7 +130,7 @@ TEST_P(CommunicatorFailureTest, AnAbortedRankFailsWithTheReasonAndTheOthersNameI
 }
 
 TEST_P(CommunicatorFailureTest, AnAbortEndsTheOperationThatWaits) {
-  if (size() == 1) return;  // it waits for nobody
+  if (size() == 1) return;  // it never waits
   const device::DeviceBuffer data = AllocateFor(ranks_[0]);
   Gather(ranks_[0], data);
   const device::Event ended = ranks_[0].stream().Record();

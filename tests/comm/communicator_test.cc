@@ -179,7 +179,7 @@ TEST_P(CommunicatorTest, EventsOrderOperationsWithTheWorkOfOtherStreams) {
   });
 }
 
-TEST_P(CommunicatorTest, TheCallingThreadWaitsForNobody) {
+TEST_P(CommunicatorTest, TheCallingThreadDoesNotWait) {
   constexpr size_t kPart = 100;
   std::vector<device::DeviceBuffer> data;
   std::vector<device::Event> done;

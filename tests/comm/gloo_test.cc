@@ -50,7 +50,7 @@ TEST(GlooTest, TheJobIsToldOfEachOperation) {
   }
 }
 
-TEST(GlooTest, AJobThatHasFailedConnectsNobody) {
+TEST(GlooTest, AJobThatHasFailedConnectsNoRank) {
   const std::vector<std::unique_ptr<Job>> jobs = MakeJobOfThreads(2);
   const auto device = device::CreateCpuDevice({.memory = 1_MiB}).value();
   jobs[1]->Fail(Error{ErrorCode::kUnavailable, "rank 1 is gone"});

@@ -152,7 +152,7 @@ TEST(EnvironmentTest, PmixSaysTheRankAndKnowsTheRest) {
   EXPECT_TRUE(Read(With(Slurm("1", "4"), {{"PMIX_RANK", "1"}, {"PMIX_NAMESPACE", "n"}})).by_pmix);
 }
 
-TEST(EnvironmentTest, MpirunWithOneRankAsksNobody) {
+TEST(EnvironmentTest, MpirunWithOneRankMakesNoConnection) {
   const Launch launch =
       Read({{"PMIX_RANK", "0"}, {"PMIX_NAMESPACE", "17"}, {"OMPI_COMM_WORLD_SIZE", "1"}});
   EXPECT_FALSE(launch.by_pmix);

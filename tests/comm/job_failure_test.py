@@ -293,7 +293,7 @@ class EndTest(RanksTest):
                 processes[victim].send_signal(signal.SIGCONT)
                 self.assert_all_end([processes[victim]], line, within=WITHIN_S)
 
-    def test_a_rank_that_goes_on_in_time_is_not_missed(self):
+    def test_a_rank_that_continues_in_time_is_not_missed(self):
         processes = self.holding(self.size, "--heartbeat", "20")
         for process in processes:
             process.send_signal(signal.SIGSTOP)
@@ -301,7 +301,7 @@ class EndTest(RanksTest):
             process.send_signal(signal.SIGCONT)
         self.finish(processes)
 
-    def test_a_job_that_is_stopped_as_a_whole_goes_on(self):
+    def test_a_job_that_is_stopped_as_a_whole_continues(self):
         processes = self.holding(self.size, "--heartbeat", "3", "--operation", "3")
         for process in processes:
             process.send_signal(signal.SIGSTOP)

@@ -32,7 +32,7 @@ class HubTest : public testing::Test {
   std::vector<Message> Finish(uint32_t rank) { return Say(rank, {.type = MessageType::kFinish}); }
   testing::AssertionResult EndsWith(EndKind kind, ErrorCode code,
                                     const std::vector<std::string>& parts) {
-    if (!hub_.ending().has_value()) return testing::AssertionFailure() << "it goes on";
+    if (!hub_.ending().has_value()) return testing::AssertionFailure() << "the job has not ended";
     if (hub_.ending()->kind != kind) return testing::AssertionFailure() << "another kind of end";
     return FailsWith(hub_.ending()->why, code, parts);
   }
@@ -60,7 +60,7 @@ TEST_F(HubTest, TheErrorOfTheLowestRankIsTheOneThatAllHear) {
   EXPECT_TRUE(EndsWith(EndKind::kAgreed, ErrorCode::kOutOfSpace, {"rank 1 (host b): of rank 1"}));
 }
 
-TEST_F(HubTest, AnErrorThatAllHaveInTheSameWordsNamesNobody) {
+TEST_F(HubTest, AnErrorWithTheSameTextOnAllRanksNamesNoRank) {
   for (uint32_t rank = 0; rank < 3; ++rank) Agree(rank, Error{ErrorCode::kIo, "the same"});
   EXPECT_TRUE(EndsWith(EndKind::kAgreed, ErrorCode::kIo, {"the same"}));
   EXPECT_EQ(hub_.ending()->why.error().message, "the same");
@@ -122,7 +122,7 @@ TEST_F(HubTest, ARankThatFinishesWhileOthersWaitForItEndsTheJob) {
                        {"rank 1 (host b, pid 101) finishes, and rank 0", "agrees"}));
 }
 
-TEST_F(HubTest, ARankThatGoesOnWhenAnotherHasFinishedEndsTheJob) {
+TEST_F(HubTest, ARankThatContinuesAfterAnotherHasFinishedEndsTheJob) {
   Finish(1);
   EXPECT_TRUE(hub_.has_finished(1));
   EXPECT_FALSE(hub_.has_finished(0));

@@ -38,7 +38,7 @@ Result<MeetingPoint> Come(const Listener& listener, const Launch& launch,
   return VisitMeeting(launch, timeout);
 }
 
-/// A connection to a listener that is nobody's.
+/// A connection to a listener of no rank.
 class Stranger {
  public:
   explicit Stranger(const Listener& listener)
@@ -98,7 +98,7 @@ Launch WithToken(const Listener& listener, uint32_t rank, uint32_t size,
   return launch;
 }
 
-TEST(RendezvousTest, AllRanksLearnWhoAllAre) {
+TEST(RendezvousTest, AllRanksLearnAllMembers) {
   const Listener listener = Listen(0, true).value();
   const std::vector<Result<MeetingPoint>> meetings =
       ForEachRank(4, [&](uint32_t rank) { return Come(listener, At(listener, rank, 4)); });
@@ -122,7 +122,7 @@ TEST(RendezvousTest, RanksThatAreMissingAreNamedByAllThatAreThere) {
   }
 }
 
-TEST(RendezvousTest, WhoHasJoinedInTimeCountsThoughRankZeroReadsItLate) {
+TEST(RendezvousTest, ARankThatJoinedInTimeCountsThoughRankZeroReadsItLate) {
   const Listener listener = Listen(0, true).value();
   Stranger one(listener);
   one.Say(Hello(1, 2));
@@ -173,7 +173,7 @@ TEST(RendezvousTest, AnotherWorldSizeIsRefusedAndNamedByBoth) {
                         {"rank 1 of 2 did not join", "refused: rank 1 (host", "3 ranks"}));
 }
 
-TEST(RendezvousTest, AnotherRunIsRefusedAndGoesOnToTheNextPort) {
+TEST(RendezvousTest, AnotherRunIsRefusedAndTriesTheNextPort) {
   const Listener other = Listen(0, true).value();
   const Listener listener = Listen(0, true).value();
   const std::vector<Result<MeetingPoint>> meetings = ForEachRank(3, [&](uint32_t rank) {
@@ -209,7 +209,7 @@ TEST(RendezvousTest, StrangersDoNotDisturbTheMeeting) {
   for (Stranger& stranger : strangers) EXPECT_TRUE(stranger.IsClosed());
 }
 
-TEST(RendezvousTest, WhoDoesNotKnowTheTokenGetsNoPlaceAndLearnsNothingOfTheRun) {
+TEST(RendezvousTest, ACallerWithoutTheTokenGetsNoPlaceAndLearnsNothingOfTheRun) {
   const Listener listener = Listen(0, true).value();
   const std::string wrong(16, 'x');
   const std::vector<Result<MeetingPoint>> meetings = ForEachRank(2, [&](uint32_t rank) {
@@ -261,13 +261,13 @@ TEST(RendezvousTest, AGreetingOfAnotherVersionIsRefusedWithALine) {
   EXPECT_TRUE(meetings[0].ok() && meetings[1].ok());
 }
 
-TEST(RendezvousTest, WhoDoesNotGreetInTimeIsDroppedAndTheMeetingGoesOn) {
+TEST(RendezvousTest, ACallerThatDoesNotGreetInTimeIsDroppedAndTheMeetingContinues) {
   const Listener listener = Listen(0, true).value();
   const std::vector<Result<MeetingPoint>> meetings = ForEachRank(2, [&](uint32_t rank) {
     if (rank == 0) {
       return HostMeeting(At(listener, 0, 2), {&listener, 1}, kEnough, std::chrono::milliseconds(1));
     }
-    // Rank 0 waits for nobody else: only its own clock can have closed these.
+    // Rank 0 waits for no other rank: only its own clock can have closed these.
     Stranger silent(listener);
     Stranger slow(listener);
     slow.Send(EncodeMessage(Hello(1, 2))->substr(0, 20));
@@ -337,7 +337,7 @@ TEST(RendezvousTest, TwoProcessesWithOneRankAreBothNamed) {
 }
 
 // The listener's loop accepts the second process before it has read that the first has joined.
-TEST(RendezvousTest, WhoHasJoinedKeepsItsPlaceHoweverSoonAnotherComes) {
+TEST(RendezvousTest, ARankThatJoinedKeepsItsPlaceHoweverSoonAnotherComes) {
   const Listener listener = Listen(0, true).value();
   for (int round = 0; round < 200; ++round) {
     const std::vector<Result<MeetingPoint>> meetings = ForEachRank(2, [&](uint32_t rank) {
@@ -360,7 +360,7 @@ TEST(RendezvousTest, WhoHasJoinedKeepsItsPlaceHoweverSoonAnotherComes) {
 TEST(RendezvousTest, ARankThatJoinedAndEndedEndsTheMeeting) {
   const Listener listener = Listen(0, true).value();
   const std::vector<Result<MeetingPoint>> meetings = ForEachRank(3, [&](uint32_t rank) {
-    // Rank 1 hears of it, or comes when nobody answers any more.
+    // Rank 1 hears of it, or comes when rank 0 no longer answers.
     if (rank < 2) return Come(listener, At(listener, rank, 4), rank == 0 ? kEnough : seconds(2));
     Stranger one(listener);
     one.Say(Hello(2, 4));

@@ -163,7 +163,7 @@ TEST(JobTest, TextsUpToTheirLimitArriveWhole) {
   FinishAll(jobs);
 }
 
-TEST(JobTest, TheErrorOfTheLowestRankIsEveryonesAndNobodysFailure) {
+TEST(JobTest, AllRanksReturnTheErrorOfTheLowestRankAndNoneFails) {
   Verdicts verdicts;
   Jobs jobs = JoinRanks(3, verdicts.Options());
   const std::vector<Status> outcomes = OnAll(jobs, [](Job& job, uint32_t rank) {

@@ -87,7 +87,7 @@ TEST_F(WatchTest, ARankThatNeverAnsweredIsNamedToo) {
   EXPECT_EQ(Pass(1, {1}), "rank 1 (host b, pid 101) has not answered for 2 s");
 }
 
-TEST_F(WatchTest, ARankThatWatchesRankZeroJudgesNobodyElse) {
+TEST_F(WatchTest, ARankThatWatchesRankZeroJudgesNoOther) {
   size_ = 1;
   watch_.emplace(Members(3), Watch::Limits{.heartbeat = seconds(2)}, now_);
   watch_->Alive(0);
@@ -96,7 +96,7 @@ TEST_F(WatchTest, ARankThatWatchesRankZeroJudgesNobodyElse) {
   EXPECT_EQ(Pass(1), "rank 0 (host a, pid 100) has not answered for 2 s");
 }
 
-TEST_F(WatchTest, WhoStoodStillHimselfDoesNotJudgeTheOthers) {
+TEST_F(WatchTest, ARankThatStoodStillDoesNotJudgeTheOthers) {
   Begin(2, seconds(5));
   EXPECT_EQ(Pass(5, {1}), "");
   now_ += seconds(3600);

@@ -77,7 +77,7 @@ inline Operation TheOperation(uint32_t index = 7) {
   return {.step = 3, .index = index, .what = "weights of h.3"};
 }
 
-/// Bytes that nobody else sends: not those of another seed, nor these at another place.
+/// Unique bytes: not those of another seed, nor these at another place.
 inline std::vector<std::byte> Pattern(uint32_t seed, size_t size) {
   std::vector<std::byte> bytes(size);
   uint32_t state = seed * 2654435761U + 1;

@@ -134,7 +134,7 @@ TEST(ConfigSupersededTest, AccumulationInFp32IsWhatIsDoneAnyway) {
     };
     EXPECT_THAT(NoticesOf(Good(WithBatch(with("fp32")))),
                 Contains("config: without effect: data_types.grad_accum_dtype: gradients are "
-                         "accumulated in fp32 whatever it says, and rounded once to the model's "
+                         "always accumulated in fp32, and rounded once to the model's "
                          "type"));
     EXPECT_THAT(Good(WithBatch(with(precision))).superseded, IsEmpty());
     EXPECT_THAT(Refused(WithBatch(with(precision == std::string("bf16") ? "fp16" : "bf16"))),

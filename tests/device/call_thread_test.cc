@@ -27,7 +27,7 @@ TEST(CallThreadTest, ACallWaitsForItsEventAndTheCallsBehindItWaitForTheCall) {
   EXPECT_EQ(order, (std::vector<int>{1, 2}));
 }
 
-TEST(CallThreadTest, WhoAddsACallDoesNotWaitForIt) {
+TEST(CallThreadTest, AddingACallDoesNotWaitForIt) {
   std::latch added(1);
   bool called = false;
   CallThread calls("copy-out");

@@ -88,7 +88,7 @@ TEST_F(CpuFailureTest, ACallBehindAFailureStillComesAfterTheWaitBeforeIt) {
   EXPECT_TRUE(order_held);
 }
 
-TEST_F(CpuFailureTest, NobodyHangsOnAnEventBehindAFailureAndOtherStreamsGoOn) {
+TEST_F(CpuFailureTest, NoThreadHangsOnAnEventAfterAFailureAndOtherStreamsContinue) {
   auto failing = NewStream("failing");
   auto other = NewStream("other");
   bool ran = false;

@@ -125,7 +125,7 @@ TEST_F(CpuStreamTest, OnlyTheWorkBehindAWaitIsHeldBack) {
   EXPECT_TRUE(after);
 }
 
-TEST_F(CpuStreamTest, ADefaultEventIsReachedAndHoldsNobodyBack) {
+TEST_F(CpuStreamTest, ADefaultEventIsReachedAndBlocksNoThread) {
   const Event event;
   EXPECT_TRUE(event.reached());
   event.Wait();

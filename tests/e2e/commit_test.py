@@ -75,7 +75,7 @@ class LostFileTest(harness.PenstockTest):
                                nvme_path=[self.make_folder("nvme"), self.make_folder("second")]),
                    which=1)
 
-    def test_a_training_that_loses_one_of_two_heads_goes_on_and_says_so(self):
+    def test_a_training_that_loses_one_of_two_heads_resumes_and_says_so(self):
         config = make_config(param="nvme", optimizer="nvme", nvme_path=self.make_folder("nvme"),
                              steps_per_print=1, penstock={"commit_every_steps": 1})
         program, run = self.start(config)
@@ -348,7 +348,7 @@ class RowsTest(harness.PenstockTest):
         self.assertEqual([row["step"] for row in read_rows(self.run_folder)],
                          [20, 21, 22, 23, 24])
 
-    def test_what_is_behind_the_commit_is_cut_whatever_it_is(self):
+    def test_everything_after_the_commit_is_cut(self):
         for tail in (b"x", b"{}\n", bytes(100), self.lines[4], self.lines[19][:30]):
             for lines in (self.lines, self.lines[:19]):
                 with self.subTest(tail=tail, rows=len(lines)):

@@ -108,7 +108,7 @@ class AutoTest(SaidOnceTest):
                                 "scheduler.params.total_num_steps=20", steps=12, out=run)
         self.assertEqual(outcome.code, 0, str(outcome))
         self.assertGreater(read_rows(run)[11]["lr"], 0)
-        # A flag that says another number is a change that nobody asked for.
+        # A flag with another number is not a requested change.
         other = [*FLAGS[:1], "4e-3", *FLAGS[2:]]
         outcome, _ = self.train(TRANSFORMERS, *other, "--resume", steps=14, out=run)
         self.assert_fails(outcome, 2, "optimizer.params.lr is 0.004, was 0.003")

@@ -69,7 +69,7 @@ class Fp16Test(harness.PenstockTest):
             self.assertLess(abs(low["grad_norm"] - high["grad_norm"]), 1e-3 * low["grad_norm"])
             self.assertLess(abs(low["loss"] - high["loss"]), 1e-3 * low["loss"])
 
-    def test_whatever_the_first_scale_it_learns_as_bf16_does(self):
+    def test_with_any_first_scale_it_learns_as_bf16_does(self):
         # Random letters: what can be learned is learned within 100 steps, and the loss stays there.
         letters = random.Random(1).choices(b"abcdefgh \n", k=40000)
         data = self.write("letters.txt", bytes(letters))
@@ -104,7 +104,7 @@ class Fp16Test(harness.PenstockTest):
         self.assertEqual([(row["loss_scale"], row["skipped"]) for row in read_rows(run)],
                          [(2.0**41, True), (2.0**40, True), (2.0**40, True)])
 
-    def test_a_run_stopped_within_a_streak_goes_on_with_the_same_scales(self):
+    def test_a_run_stopped_within_a_streak_resumes_with_the_same_scales(self):
         config = fp16_config("nvme", self.make_folder("nvme"), fp16=Fp16PlacementTest.SCALE)
         whole = self.trained(config, steps=24)
         skipped = [row["skipped"] for row in read_rows(whole)]
@@ -156,7 +156,7 @@ class Fp16Test(harness.PenstockTest):
             self.assert_fails(outcome, TO_THE_END, key)
             self.assertNotIn("lower learning rate", outcome.errors[0])
 
-    def test_a_run_goes_on_with_the_scale_that_its_error_advises(self):
+    def test_a_run_resumes_with_the_scale_that_its_error_advises(self):
         for fp16, advised in (({"loss_scale": 2.0**24}, "fp16.loss_scale=0"),
                               ({"initial_scale_power": 24, "min_loss_scale": 2.0**22, "hysteresis": 1},
                                "fp16.min_loss_scale=")):

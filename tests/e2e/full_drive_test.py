@@ -1,4 +1,4 @@
-"""A training that has its space goes on where others have filled its drive."""
+"""A training that has its space continues when others have filled its drive."""
 import os
 import re
 

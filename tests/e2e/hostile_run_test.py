@@ -251,7 +251,7 @@ class GoneTest(HostileFolderTest):
                         os.unlink(path)
                     self.assert_ends(program, path, "is committed in ")
 
-    def test_a_run_whose_path_cannot_be_looked_at_goes_on_and_says_so(self):
+    def test_a_run_whose_path_cannot_be_checked_continues_and_says_so(self):
         drive, aside = self.make_folder("drive"), self.path("aside")
         run = os.path.join(drive, "run")
         program = self.start(run)
@@ -264,7 +264,7 @@ class GoneTest(HostileFolderTest):
         program.send_signal(signal.SIGTERM)
         _, stderr = program.communicate(timeout=harness.TIMEOUT_S)
         self.assertEqual(program.returncode, 130, stderr)
-        self.assertIn(f"whether {run} is whole cannot be seen", stderr)
+        self.assertIn(f"cannot check whether {run} is intact", stderr)
 
     def test_a_new_run_that_fails_leaves_nothing(self):
         run = self.path("failing")

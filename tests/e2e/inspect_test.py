@@ -165,7 +165,7 @@ class ListedFilesTest(StateTest):
         self.assertEqual(listed[copy][0], "state file")
         self.assertIn("whose snapshot this is", listed[own][1])
 
-    def test_an_unfinished_copy_is_listed_and_one_that_nobody_names_is_told_apart(self):
+    def test_an_unfinished_copy_is_listed_and_an_unnamed_one_is_told_apart(self):
         self.assertEqual(harness.penstock("snapshot", self.run_folder, "kept").code, 0)
         snapshot = os.path.join(self.run_folder, "snapshots", "kept")
         copy, = harness.state_paths(snapshot)

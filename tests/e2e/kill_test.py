@@ -163,7 +163,7 @@ class KillTest(harness.PenstockTest):
         self.at_every_call(4, lambda: self.run_to(3, out=run), lambda: ["snapshot", run, "kept"],
                            check)
 
-    def test_of_a_snapshot_of_a_run_that_then_goes_on_elsewhere(self):
+    def test_of_a_snapshot_of_a_run_that_then_resumes_elsewhere(self):
         run = self.path("killed")
         moved = self.config(tile_elements=8192)
 

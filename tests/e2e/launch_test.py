@@ -112,7 +112,7 @@ class LaunchTest(harness.PenstockTest):
         self.assert_fails(outcome, 2, "--sequence-length 65")
         self.assertFalse(os.path.exists(self.path("run")))
 
-    def test_neither_another_launcher_nor_whoever_starts_it_confuses_the_ranks(self):
+    def test_neither_another_launcher_nor_the_parent_confuses_the_ranks(self):
         others = {"RANK": "3", "WORLD_SIZE": "4", "OMPI_COMM_WORLD_SIZE": "4", "PMI_SIZE": "4",
                   "OMPI_COMM_WORLD_RANK": "3", "PMI_RANK": "3", "PMIX_RANK": "3",
                   "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3"}
@@ -134,7 +134,7 @@ class LaunchTest(harness.PenstockTest):
         os.killpg(program.pid, signal.SIGINT)
         self.finish_interrupted(program)
 
-    def test_whoever_ends_all_processes_of_a_job_gets_a_commit(self):
+    def test_a_signal_to_all_processes_of_a_job_gives_a_commit(self):
         # As systemd does when a session ends: SIGTERM and SIGHUP to each process. The launcher hands
         # on what it gets as well.
         program = self.start(3)
@@ -342,7 +342,7 @@ class LaunchTest(harness.PenstockTest):
                     self.assert_fails(penstock("launch", *line), code, names)
         self.assertFalse(os.path.exists(self.path("run")))
 
-    def test_an_ssh_that_is_not_there_or_finds_nobody(self):
+    def test_an_ssh_that_is_missing_or_finds_no_host(self):
         hosts = self.write("hosts", "worker1 slots=2\n")
         line = ["launch", "--ranks", "1", "--hostfile", hosts, *self.words("--steps", "1")]
         bin_folder = self.make_folder("bin")

@@ -249,7 +249,7 @@ class GiantLineTest(harness.PenstockTest):
 
     def test_a_giant_line_of_a_curve_is_refused(self):
         path = self.giant(self.path("curves/job/Train_Samples_train_loss.csv"), keep=2)
-        self.assert_fails(self.resume(), 3, f"{path}, line 3: it is not what csv_monitor writes")
+        self.assert_fails(self.resume(), 3, f"{path}, line 3: csv_monitor did not write this")
 
     def test_other_giant_files_of_a_run_are_refused(self):
         for name in ("numerics.jsonl", "run.json"):

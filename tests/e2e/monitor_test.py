@@ -1,4 +1,4 @@
-"""csv_monitor's files beside the rows of a run, whatever ends it; wall_clock_breakdown."""
+"""csv_monitor's files beside the rows of a run, after any end; wall_clock_breakdown."""
 import csv
 import os
 import re
@@ -36,7 +36,7 @@ class MonitorTest(harness.PenstockTest):
 
 
 class CurvesTest(MonitorTest):
-    def test_a_run_that_goes_on_has_one_line_a_step_and_a_replay_writes_none(self):
+    def test_a_resumed_run_has_one_line_a_step_and_a_replay_writes_none(self):
         run = self.trained(self.conf, steps=3)
         self.assert_curves(run)
         self.assertEqual(harness.penstock("snapshot", run, "kept").code, 0)
@@ -73,7 +73,7 @@ class CurvesTest(MonitorTest):
         self.conf["csv_monitor"] = self.monitor("b")
         self.assert_curves(self.trained(self.conf, steps=2), job="b")
 
-    def test_lines_that_find_no_space_end_the_run_and_it_goes_on_when_there_is(self):
+    def test_lines_that_find_no_space_end_the_run_and_it_resumes_when_there_is(self):
         with harness.mounted(self.make_folder("curves"), ["-t", "tmpfs", "-o", "size=16K", "none"]):
             # Blocks of 4 KiB for three files: the fourth of one of them finds no room.
             outcome, run = self.train(self.conf, steps=1000)

@@ -60,7 +60,7 @@ class OlderCommitTest(harness.PenstockTest):
         self.assertEqual(pathlib.Path(state_path(run)).read_bytes(), before)
         self.assertEqual(len(read_rows(run)), 3)
 
-    def test_one_with_one_micro_batch_goes_on(self):
+    def test_one_with_one_micro_batch_resumes(self):
         config, run, had = self.older(1, "gradient_sums")
         self.assertFalse(had)
         outcome, _ = self.train(config, "--resume", steps=6, out=run)

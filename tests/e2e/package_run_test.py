@@ -18,7 +18,7 @@ class PackageRunTest(harness.PenstockTest):
         trained = self.trained(self.conf, steps=2)
         self.export(trained)
         [self.exported] = [self.path(name) for name in os.listdir(self.folder) if "export" in name]
-        # The state is the engine's, whoever wrote run.json.
+        # The state is the engine's, no matter which program wrote run.json.
         self.own = self.make_folder(f"nvme/penstock-{ID}")
         self.state = shutil.move(harness.state_path(trained), self.own)
         self.uuid = harness.read_info(trained)["state"]["uuid"]

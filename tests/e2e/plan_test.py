@@ -122,7 +122,7 @@ class PlanCommandTest(PlanTest):
         self.assertEqual(plan["parameters"], 405853388800)
         self.assertFalse(plan["fits"])
         self.assertIn("drive", [shortage["tier"] for shortage in plan["shortages"]])
-        self.assertGreater(plan["step_s"], 0, "times are told whatever is short")
+        self.assertGreater(plan["step_s"], 0, "times are planned despite any shortage")
         self.assertGreater(plan["tokens_per_s"], 0)
 
     def test_a_drive_that_is_not_here_is_planned_for(self):

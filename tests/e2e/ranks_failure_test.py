@@ -22,7 +22,7 @@ def named(rank, program):
 
 
 class StoppedTest(ranks_harness.RanksTest):
-    def test_a_stopped_rank_is_named_and_ends_when_it_goes_on(self):
+    def test_a_stopped_rank_is_named_and_ends_when_it_continues(self):
         def stop(programs, victim):
             programs[victim].send_signal(signal.SIGSTOP)
             line = f"^penstock: error: {named(victim, programs[victim])} has not answered for 3 s"

@@ -112,7 +112,7 @@ class RanksTest(ranks_harness.RanksTest):
         self.assertLessEqual(moved[1][1], 12.5, moved)
         self.assertEqual(moved[3][1], moved[1][1])
 
-    def test_a_commit_goes_on_on_any_number_of_ranks_in_any_placement(self):
+    def test_a_commit_resumes_on_any_number_of_ranks_in_any_placement(self):
         whole = self.alone(self.config(), steps=12)
         run = self.trained_by(4, self.path("run"), self.config(), steps=3)
         self.trained_by(4, run, self.config(), "--resume", steps=5)  # in its files

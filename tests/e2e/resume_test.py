@@ -79,7 +79,7 @@ class KillTest(ResumeTest):
             except subprocess.TimeoutExpired:
                 program.kill()
                 _, stderr = program.communicate()
-        self.resumed_legs += "going on after" in stderr
+        self.resumed_legs += "resuming after" in stderr
         if program.returncode == -signal.SIGKILL:
             self.assertLess(delay, harness.TIMEOUT_S, "it hangs")
             self.kills += 1
@@ -132,7 +132,7 @@ class KillTest(ResumeTest):
 
 
 class PlacementChangeTest(ResumeTest):
-    def test_every_home_and_tile_size_goes_on_with_the_same_bits(self):
+    def test_every_home_and_tile_size_resumes_with_the_same_bits(self):
         whole = self.trained(self.config("device"), steps=STEPS)
         run = self.trained(self.config("all on nvme"), steps=3)
         legs = [self.config("host"), self.config("device"), self.config("optimizer on nvme"),
@@ -145,7 +145,7 @@ class PlacementChangeTest(ResumeTest):
         self.assertEqual(3 * (len(legs) + 1), STEPS)
         self.assert_same(run, whole)
 
-    def test_every_optimizer_goes_on_with_the_same_bits(self):
+    def test_every_optimizer_resumes_with_the_same_bits(self):
         optimizers = {
             "exp_avg fp32": {"optimizer": {"type": "Lion"}},
             "exp_avg_sq fp32": {"optimizer": {"type": "Adagrad",
@@ -178,7 +178,7 @@ class PlacementChangeTest(ResumeTest):
                 self.assertEqual(outcome.code, 0, str(outcome))
                 self.assert_equal_bits(run, whole)
 
-    def test_a_run_does_not_go_on_with_another_optimizer(self):
+    def test_a_run_does_not_resume_with_another_optimizer(self):
         run = self.trained(self.config("all on nvme"), steps=3)
         for other in ("Lion", "Lamb"):  # Lamb's records are AdamW's
             outcome = self.resume(run, merge(self.config("all on nvme"),
@@ -233,7 +233,7 @@ class NoCommitTest(ResumeTest):
         self.assertNotIn("no commit in", outcome.stderr)
         self.assertNotIn("clean", outcome.stderr)
 
-    def test_a_state_that_lost_its_first_head_alone_goes_on(self):
+    def test_a_state_that_lost_only_its_first_head_resumes(self):
         for step, content in enumerate((bytes(4096), b"x"), start=3):
             for path in (self.first, self.second):
                 self.overwrite(path, 0, content)
@@ -258,7 +258,7 @@ class NoCommitTest(ResumeTest):
 
 
 class FullDriveTest(ResumeTest):
-    def test_rows_that_find_no_space_end_the_run_and_it_goes_on_when_there_is(self):
+    def test_rows_that_find_no_space_end_the_run_and_it_resumes_when_there_is(self):
         config = self.config("all on nvme", penstock={"commit_every_steps": 0})
         whole = self.trained(config, steps=60)
         drive = self.make_folder("drive")

@@ -1,4 +1,4 @@
-"""A snapshot keeps a commit, whatever becomes of the run, also while it is training."""
+"""A snapshot keeps a commit, independent of the run's later commits, also while it is training."""
 import fcntl
 import os
 import shutil
@@ -28,7 +28,7 @@ class SnapshotTest(harness.PenstockTest):
         return os.path.join(run, "snapshots", name)
 
     def start(self, run, config):
-        """A training that goes on until it is stopped; it has done some steps."""
+        """A training that continues until it is stopped; it has done some steps."""
         self.runs += 1
         program = self.running(
             "train", "--model", self.make_model(), "--data", self.make_data(), "--config",
@@ -88,7 +88,7 @@ class FinishedRunTest(SnapshotTest):
         self.assertEqual(os.listdir(self.nvme), [])
         self.assertFalse(os.path.exists(run))
 
-    def test_of_an_unfinished_one_only_its_own_files_that_nobody_uses_are_removed(self):
+    def test_of_an_unfinished_one_only_its_own_unused_files_are_removed(self):
         run = self.trained(self.conf, steps=2)
         snapshot = self.snapshot(run)
         copy, = harness.state_paths(snapshot)
@@ -212,7 +212,7 @@ class FinishedRunTest(SnapshotTest):
 
 
 class TrainingRunTest(SnapshotTest):
-    def test_it_is_taken_while_training_goes_on(self):
+    def test_it_is_taken_while_training_continues(self):
         for durable in (True, False):
             with self.subTest(durable=durable):
                 config = merge(self.conf, {"penstock": {"durable": durable}})
@@ -231,7 +231,7 @@ class TrainingRunTest(SnapshotTest):
                 self.resumed(run, "--resume-from", "kept", steps=step + 3, config=config)
                 self.assertEqual(self.numbers(run), self.numbers(self.trained(config, steps=step + 3)))
 
-    def test_a_training_that_cannot_take_it_says_why_and_goes_on(self):
+    def test_a_training_that_cannot_take_it_says_why_and_continues(self):
         drive = self.make_folder("drive")
         with harness.mounted(drive, ["-t", "tmpfs", "-o", "size=5M", "none"]):
             run = os.path.join(drive, "run")
@@ -257,7 +257,7 @@ class TrainingRunTest(SnapshotTest):
         self.assertIn(lock, stderr)
         self.assertFalse(os.path.exists(request))
 
-    def test_a_name_that_is_taken_is_refused_and_training_goes_on(self):
+    def test_a_name_that_is_taken_is_refused_and_training_continues(self):
         run = self.path("live")
         program = self.start(run, self.conf)
         self.snapshot(run)

@@ -64,7 +64,7 @@ class Version2Test(harness.PenstockTest):
             self.penstock(variant, "inspect", "run/snapshots/new")
             self.penstock(variant, "compare", "run", "run/snapshots/new")
 
-    def test_a_training_goes_on_from_one_that_names_its_groups_differently(self):
+    def test_a_training_resumes_from_one_that_names_its_groups_differently(self):
         for variant in ("nvme", "nvme-renamed"):
             self.penstock(variant, *base_set.TRAIN, "--steps", "4", "--resume")
             self.exported(variant, "run", "to")

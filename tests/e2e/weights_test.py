@@ -1,4 +1,4 @@
-"""Weights go out and come in again as the same bits, and training goes on from them."""
+"""Weights are exported and loaded with the same bits, and training resumes from them."""
 import json
 import os
 import random

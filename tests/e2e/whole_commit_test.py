@@ -59,7 +59,7 @@ class WholeCommitTest(harness.PenstockTest):
         outcome, _ = self.train(self.config(), "--resume", steps=6, out=run)
         self.assertEqual(outcome.code, 0, str(outcome))
         for part in ("the commit of step 3 is damaged", state_of(run).path, "offset",
-                     "the commit of step 2 is whole and is used", "going on after step 2"):
+                     "the commit of step 2 is whole and is used", "resuming after step 2"):
             self.assertIn(part, outcome.stderr)
         self.assert_equal_bits(run, self.trained(self.config("other"), steps=6))
         self.assertEqual([row["step"] for row in read_rows(run)], list(range(1, 7)))
@@ -152,7 +152,7 @@ class WholeCommitTest(harness.PenstockTest):
         run = self.damaged(1)
         outcome, _ = self.train(self.config(), "--resume", steps=6, out=run)
         self.assertEqual(outcome.code, 0, str(outcome))
-        self.assertIn("going on after step 3", outcome.stderr)
+        self.assertIn("resuming after step 3", outcome.stderr)
 
     def test_a_lost_first_head_is_named_and_mended(self):
         run = self.trained(self.config(), steps=3)

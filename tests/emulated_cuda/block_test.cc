@@ -1,5 +1,5 @@
-// What the emulation promises of the threads of a block: whoever breaks CUDA's rules is told so,
-// and a barrier that is missing is missed.
+// What the emulation promises of the threads of a block: code that breaks CUDA's rules gets an
+// error, and a barrier that is missing is missed.
 #include <gtest/gtest.h>
 
 #include <thread>

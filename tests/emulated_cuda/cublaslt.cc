@@ -352,7 +352,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   if (!product.Fits() || wanted < 1) return CUBLAS_STATUS_INVALID_VALUE;
   if (!product.FitsEpilogue()) return CUBLAS_STATUS_NOT_SUPPORTED;
   Promises promises = In<Promises>(preference);
-  // Sums by whoever is first, and sums in 16 bits.
+  // Sums in an undefined order, and sums in 16 bits.
   if ((promises.reductions & ~uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}) != 0) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }

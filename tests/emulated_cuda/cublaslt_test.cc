@@ -107,7 +107,7 @@ TEST_F(CublasLtTest, TheWorkspaceIsAsLargeAsWasSaidAndAligned) {
   EXPECT_EQ(Multiply(a_, b_, d_, nullptr), CUBLAS_STATUS_INVALID_VALUE);
 }
 
-TEST_F(CublasLtTest, AlgorithmsMayNotAddUpByWhoeverIsFirst) {
+TEST_F(CublasLtTest, AlgorithmsMayNotAddUpInAnUndefinedOrder) {
   Prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_MASK});
   EXPECT_EQ(Choose(), CUBLAS_STATUS_INVALID_VALUE);
   Prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE});

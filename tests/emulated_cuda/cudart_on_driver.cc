@@ -55,7 +55,7 @@ cudaError_t Enqueue(cudaStream_t stream, std::function<void()> work) {
   if (launched == cudaSuccess) static_cast<void>(kernel.release());
   return launched;
 }
-/// Nobody asks.
+/// Not used.
 void CountLaunch(const char*) {}
 /// No kernel on states needs more than any GPU has.
 size_t SharedMemoryOfBlock() { return size_t{48} << 10; }

@@ -122,7 +122,7 @@ TEST_P(CudnnTest, BackwardOfOtherTensorsThanForwardsIsABug) {
                "the backward of attention without its forward");
 }
 
-TEST_P(CudnnTest, ArithmeticNamesWhoComputesAttention) {
+TEST_P(CudnnTest, ArithmeticNamesTheLibraryOfAttention) {
   const auto arithmetic = [this](AttentionKernel attention) {
     return OperatorsHarness(mode_, kSmall, Options(mode_.dtype, kSmall, attention))
         .operators()

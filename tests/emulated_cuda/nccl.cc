@@ -42,7 +42,7 @@ struct Post {
 struct Segment {
   pthread_mutex_t mutex;
   pthread_barrier_t barrier;
-  int ranks;  ///< 0: nobody has joined
+  int ranks;  ///< 0: no rank has joined
   bool joined[kMaxRanks];
   Post posts[kMaxRanks];
   std::byte mail[kMaxRanks][kMaxRanks][kPiece];  ///< by sender and receiver

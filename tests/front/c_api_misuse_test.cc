@@ -129,7 +129,7 @@ TEST_F(CApiMisuse, WhatDoesNotExistIsRefused) {
               PENSTOCK_INVALID_ARGUMENT, "no such state");
 }
 
-TEST_F(CApiMisuse, AStepNeedsItsGradientsAndScalarsAndGoesOnAfterMistakes) {
+TEST_F(CApiMisuse, AStepNeedsItsGradientsAndScalarsAndContinuesAfterMistakes) {
   const std::string dtype = "bf16";
   CTraining training(kHomes[3], folder_.Path(), dtype);
   training.Fill();
@@ -179,10 +179,10 @@ TEST_F(CApiMisuse, ACommitsTextHasAnEnd) {
               "at most 64512 fit");
   ASSERT_EQ(penstock_begin_commit(handle, longest.c_str()), PENSTOCK_OK);
   ASSERT_EQ(penstock_finish_commit(handle), PENSTOCK_OK) << penstock_error();
-  ExpectError(penstock_continued(handle, nullptr), PENSTOCK_NOT_FOUND, "continues no commit");
+  ExpectError(penstock_continued(handle, nullptr), PENSTOCK_NOT_FOUND, "resumes from no commit");
 }
 
-TEST_F(CApiMisuse, AForkedChildIsRefusedAndTheParentGoesOn) {
+TEST_F(CApiMisuse, AForkedChildIsRefusedAndTheParentContinues) {
   CTraining training(kHomes[3], folder_.Path(), "bf16");
   training.Fill();
   training.Step();
@@ -211,7 +211,7 @@ TEST_F(CApiMisuse, MemoryOfAGpuNeedsADriverWithAContext) {
   training.Step();  // which is in memory of the host
 }
 
-TEST_F(CApiMisuse, AnEngineThatNobodyClosesEndsWithTheProcess) {
+TEST_F(CApiMisuse, AnEngineThatIsNotClosedEndsWithTheProcess) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {

@@ -1,4 +1,4 @@
-// Trainings that go on with states from elsewhere, and commits that are kept: through the C
+// Trainings that resume with states from elsewhere, and commits that are kept: through the C
 // interface.
 #include <gmock/gmock.h>
 
@@ -66,7 +66,7 @@ std::vector<UnitStates> ReadAll(penstock_engine* engine) {
   return states;
 }
 
-TEST(CApiStatesTest, ATrainingGoesOnInAnotherEngineWithTheSameBits) {
+TEST(CApiStatesTest, ATrainingResumesInAnotherEngineWithTheSameBits) {
   for (const std::string dtype : {"fp32", "bf16", "fp16"}) {
     const TempFolder first;
     CTraining training(kHomes[3], first.Path(), dtype);

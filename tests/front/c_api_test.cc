@@ -101,7 +101,7 @@ std::vector<float> MomentOfDenormals() {
   return moment;
 }
 
-TEST(CApiTest, ACallerThatFlushesDenormalsGetsTheSameBitsAndGoesOnFlushing) {
+TEST(CApiTest, ACallerThatFlushesDenormalsGetsTheSameBitsAndStillFlushes) {
   const std::vector<float> expected = MomentOfDenormals();
   for (const uint64_t way : kFlushes) {
     const DenormalsFlush flush(way);

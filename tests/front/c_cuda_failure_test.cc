@@ -10,7 +10,7 @@ constexpr CUresult kIllegalAddress = 700;
 
 using CCudaFailure = CudaTest;
 
-/// Goes on until something fails; returns what the last call said.
+/// Continues until a call fails; returns that call's result.
 std::string TrainUntilFailure(CudaTraining& training) {
   std::list<DeviceBytes> gradients;
   struct Synchronize {  // before the gradients go

@@ -56,7 +56,7 @@ TEST_F(CDeviceHomeFailure, AThreadWithoutAContextMakesNone) {
   ASSERT_EQ(cuCtxSetCurrent(Context()), 0);
 }
 
-/// Each function fails while the engine is made; whatever was taken is given back.
+/// Each function fails while the engine is made; all taken resources are given back.
 TEST_F(CDeviceHomeFailure, AnEngineThatCannotBeMadeLeavesNothingBehind) {
   for (const char* const function : {"cuMemGetInfo_v2", "cuMemAlloc_v2", "cuMemHostRegister_v2",
                                      "cuStreamCreate", "cuMemsetD8Async", "fake_cuda_launch"}) {

@@ -185,7 +185,7 @@ TEST_F(CRunTest, ACommitStaysAlthoughNothingWasClosed) {
     auto* const training = new CTraining(run->Create(kHomes[3], drive_), "bf16");
     training->Fill();
     training->Step();
-    // The end of the next step waits for the commit, and nobody else does.
+    // Only the end of the next step waits for the commit.
     EXPECT_EQ(penstock_begin_commit(training->engine().handle, "{}"), PENSTOCK_OK);
     training->Step();
   });
@@ -298,7 +298,7 @@ TEST_F(CRunTest, AStateThatIsMovedReplacesTheOldOneInRunJson) {
   EXPECT_THAT(RunJson(run_)["leftovers"], IsEmpty());
 }
 
-TEST_F(CRunTest, ARunThatWasMovedGoesOnInItsFilesAndACopyInFilesOfItsOwn) {
+TEST_F(CRunTest, AMovedRunResumesInItsFilesAndACopyInItsOwn) {
   TrainTwoSteps(OnDrive(), kHomes[3]);
   const Trained expected = Uninterrupted(kHomes[3]);
   const std::string moved = root_ + "/moved";

@@ -385,7 +385,7 @@ const std::vector<Script>& Scripts() {
       {"a doubtful commit is taken back, and the one before resumed",
        {kStep, kCommit, kStep, kCommit, kDropBad, kTakeBack, kStep, kResume, kStep, kCommit},
        "took back 2"},
-      {"what nobody doubts stands", {kStep, kCommit, kStep, kTakeBack, kStep}, "stands"},
+      {"a commit without doubt stands", {kStep, kCommit, kStep, kTakeBack, kStep}, "stands"},
       {"a commit beside the next step", {kStep, kBesides, kStep, kBesides, kStep}, "commit 2"},
       {"a step that was not committed is computed again",
        {kStep, kCommit, kStep, kStep, kResume, kStep, kCommit},
@@ -406,7 +406,7 @@ TEST_P(LivesTest, EveryEventComesToTheSameInBothFrontEnds) {
   }
 }
 
-TEST_P(LivesTest, OrdersThatNobodyChoseDoToo) {
+TEST_P(LivesTest, RandomOrdersDoToo) {
   for (const uint32_t seed : {1, 2, 3}) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);

@@ -19,7 +19,7 @@ Result<Plan> PlanWithFault(const TempFolder& folder, aio::Operation operation,
   PENSTOCK_ASSIGN(Plan plan, MakePlan(ConfigOf(kHomes[3], folder.Path()).dump(),
                                       ModelOf("bf16").dump(), options.dump()));
   plan.engine.create_io = [=](size_t, aio::EngineOptions aio, std::string* notice) {
-    EXPECT_TRUE(aio.on_stall) << "nobody would hear of a drive that hangs";
+    EXPECT_TRUE(aio.on_stall) << "a hanging drive would not be reported";
     aio.faults = aio::FaultPlan{
         .faults = {{.operation = operation, .first_block = first_block, .count = 1}}};
     return aio::CreateEngine(aio, notice);

@@ -60,7 +60,7 @@ def with_option(arguments: list[str], name: str, value: str) -> list[str]:
 
 
 def choose_resume(case: Case, own: str, *how: str) -> None:
-    """Goes on for a step."""
+    """Trains one more step."""
     case.arguments = [*TRAIN, *how, "--steps", "4"]
     case.may_make = rf"run/[^/]+|nvme2?/{STATE}"
     case.may_change = (

@@ -58,7 +58,7 @@ def rows_of(run: str) -> list[list[Any]]:
 
 
 class Undisturbed:
-    """A run of each variant that nobody disturbed: its rows, and its weights after every step."""
+    """An undisturbed run of each variant: its rows, and its weights after every step."""
 
     def __init__(self, program: str, folder: str) -> None:
         self.folder = folder
@@ -133,7 +133,7 @@ class Life:
         )
 
     def whole_command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        """A command that nobody kills."""
+        """A command that is not killed."""
         with self.start(list(arguments)) as process:
             out, err = process.communicate(timeout=60)
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
@@ -272,11 +272,11 @@ class Life:
             self.compare_weights("check", self.snapshots[name])
 
     def finish(self) -> None:
-        """Goes on to the last step as if nothing had been, then cleans, killed as well."""
+        """Resumes to the last step with undisturbed rows, then cleans, killed as well."""
         self.must(*TRAIN, "--steps", str(STEPS), "--resume")
         self.committed = STEPS
         if rows_of(self.run) != self.whole.rows[self.variant]:
-            self.fail("the rows are not those of a run that nobody disturbed")
+            self.fail("the rows are not those of an undisturbed run")
         self.must("export", "run", "--to", "check")
         self.compare_weights("check", STEPS)
         was_killed = True

@@ -2,7 +2,7 @@
 
 The ranks are processes that find each other by RANK and WORLD_SIZE. Those that are not killed end
 in time, with exit code 3 and a line that names who was. Each start has another number of ranks, and
-the run must end with the rows and weights of one rank that nobody disturbed.
+the run must end with the rows and weights of one undisturbed rank.
 """
 
 import dataclasses
@@ -50,7 +50,7 @@ class Ports:
         self.next = 10000 + os.getpid() % 200 * 50
 
     def take(self) -> int:
-        """One at which nobody listens."""
+        """A port without a listener."""
         with self.mutex:
             while True:
                 self.next += 1
@@ -60,7 +60,7 @@ class Ports:
 
 
 class Undisturbed:
-    """A run of each variant on one rank that nobody disturbed: its rows and its last weights."""
+    """An undisturbed run of each variant on one rank: its rows and its last weights."""
 
     def __init__(self, program: str, folder: str) -> None:
         self.rows: dict[str, list[list[Any]]] = {}
@@ -162,7 +162,7 @@ class RankLife:
         spoke.set()
 
     def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        """One that nobody kills."""
+        """One that is not killed."""
         return subprocess.run(
             [self.program, *arguments],
             cwd=self.folder,
@@ -284,11 +284,11 @@ class RankLife:
             if rank.process.returncode != 0:
                 self.fail(f"rank {number} of {ranks}: {rank.process.returncode}: {errors}")
         if lives.rows_of(self.run) != self.whole.rows[self.variant]:
-            self.fail("the rows are not those of a run that nobody disturbed")
+            self.fail("the rows are not those of an undisturbed run")
         self.must("export", "run", "--to", "check")
         weights = lives.weights_in(os.path.join(self.folder, "check"))
         if weights != self.whole.weights[self.variant]:
-            self.fail("the weights are not those of a run that nobody disturbed")
+            self.fail("the weights are not those of an undisturbed run")
         self.must("clean", "run", "--yes")
         self.check_nothing_is_left()
 

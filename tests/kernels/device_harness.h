@@ -156,7 +156,7 @@ class DeviceHarness {
   device::Stream& stream() { return *stream_; }
   device::Device& device() { return *device_; }
 
-  /// NaN, as is what lies behind it: whoever reads either before it is written computes NaN.
+  /// NaN, as is what lies behind it: code that reads either before it is written computes NaN.
   Tensor Empty(DType dtype, uint64_t n) {
     const Bytes size = n * SizeOf(dtype) + kGuard;
     Tensor tensor{dtype, n, device_->Allocate(size, "a tensor of the test").value()};

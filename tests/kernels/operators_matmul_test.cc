@@ -126,7 +126,7 @@ TEST_P(ProductTest, AccumulatesInFp32) {
   }
 }
 
-TEST_P(ProductTest, AccumulationAddsTheSameValueWhateverWasThere) {
+TEST_P(ProductTest, AccumulationAddsTheSameValueToAnySum) {
   for (const Case& size : kCases) {
     Run run = MakeRun(size, Epilogue::kAccumulate, true, false, false);
     const Values before = run.c;
@@ -142,7 +142,7 @@ TEST_P(ProductTest, AccumulationAddsTheSameValueWhateverWasThere) {
   }
 }
 
-TEST(ConvertingProductTest, HasScratchForItsPanelsWhateverTheSizes) {
+TEST(ConvertingProductTest, HasScratchForItsPanelsForAllSizes) {
   const Operand matrix{.dtype = DType::kBFloat16, .stride = 1'000'001};
   const auto product = MakeProduct(
       {.m = 1'000'001, .n = 1'000'001, .k = 1'000'001, .a = matrix, .b = matrix, .c = matrix},

@@ -480,7 +480,7 @@ TEST_F(UpdateTest, EachTensorGoesAsFarAsItsOwnTrustRatioSays) {
   }
 }
 
-TEST(StatePartsTest, ABlockIsFoundInItsPartWhateverTheirSizes) {
+TEST(StatePartsTest, ABlockIsFoundInItsPartForAnySizes) {
   std::vector<StatePart> parts;
   std::vector<uint64_t> part_of_block;
   for (const uint64_t elements : {1ULL, 4096ULL, 4097ULL, 3ULL, 40960ULL, 4095ULL, 8192ULL}) {

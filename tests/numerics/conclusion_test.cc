@@ -83,7 +83,7 @@ TEST(ConclusionTest, AStreakIsTheRangeOnlyIfTheStepsEndWithIt) {
   EXPECT_EQ(Conclude(evidence).cause, Cause::kFp16Range);
 }
 
-TEST(ConclusionTest, AnUpdateThatDestroysWeightsIsTheirFaultWhateverFollows) {
+TEST(ConclusionTest, AnUpdateThatDestroysWeightsIsTheCauseOfAllThatFollows) {
   for (const double largest : {3e30, kInfinity}) {
     ReplayEvidence evidence = Healthy(30, DType::kBFloat16);
     evidence.steps[4].update->broken = "wte.weight";

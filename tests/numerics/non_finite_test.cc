@@ -150,7 +150,7 @@ TEST(NonFiniteTest, InFp32AndBf16TheScaleIsNotBlamed) {
   }
 }
 
-TEST(NonFiniteTest, AFiniteForwardBetweenTwoThatAreNotLetsTheRunGoOn) {
+TEST(NonFiniteTest, AFiniteForwardBetweenTwoThatAreNotLetsTheRunContinue) {
   const RunFacts facts = ThreeLayers();
   NonFiniteDetector detector(facts);
   for (uint64_t step = 1; step <= 20; step += 2) {

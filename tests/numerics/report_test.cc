@@ -102,7 +102,7 @@ TEST(HistoryTest, MediansAreOfTheLastValuesAlone) {
   EXPECT_EQ(history.PartMedian(1, 2), 6.5);
 }
 
-TEST(QuietTest, WhatGoesOnIsSaidOnce) {
+TEST(QuietTest, AContinuingStateIsReportedOnce) {
   Quiet quiet;
   EXPECT_TRUE(quiet.Say(1));
   EXPECT_FALSE(quiet.Say(2));

@@ -73,7 +73,7 @@ TEST_F(CommitVerifierTest, EveryPartIsReadOnceAndHolds) {
   }
 }
 
-TEST_F(CommitVerifierTest, TheFirstDamagedPartIsNamedWhateverThreadFindsIt) {
+TEST_F(CommitVerifierTest, TheFirstDamagedPartIsNamedForAnyThreadThatFindsIt) {
   for (const int threads : {1, 4}) {
     const std::unique_ptr<StateFile> file = Create(true);
     const CommitRecord record = WriteTiles(*file, 3, 1);

@@ -50,7 +50,7 @@ TEST_F(ExecutorTest, ALateUseTakesTheSlotThatIsNeededLastAndWhatWasThereIsCopied
   EXPECT_EQ(executor_->late_uses(), 2);
 }
 
-TEST_F(ExecutorTest, InWhateverOrderModulesAreUsedEachHasTheWeightsOfItsStep) {
+TEST_F(ExecutorTest, ModulesUsedInAnyOrderHaveTheWeightsOfTheirStep) {
   std::mt19937_64 random(1);
   for (int step = 0; step < 12; ++step) {
     for (const StepUse& use : StepInAnyOrder(schedule_, random)) Use(use.module);

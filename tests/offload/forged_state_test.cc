@@ -79,7 +79,7 @@ void ExpectCorrupt(const Status& status, const std::string& what) {
   EXPECT_THAT(status.error().message, HasSubstr(what));
 }
 
-TEST(ForgedStateTest, WhateverByteOfAHeadIsForgedItIsRefusedOrReadAsItStands) {
+TEST(ForgedStateTest, AHeadWithAnyForgedByteIsRefusedOrReadAsItIs) {
   for (const int slots : {1, 2}) {
     const std::vector<std::byte> whole = EncodeHead(SmallHeader(slots));
     const StateGeometry plan = SmallHeader(slots).geometry;
@@ -100,7 +100,7 @@ TEST(ForgedStateTest, WhateverByteOfAHeadIsForgedItIsRefusedOrReadAsItStands) {
   }
 }
 
-TEST(ForgedStateTest, WhateverNumberOfTheHeaderIsForgedItIsRefusedOrReadAsItStands) {
+TEST(ForgedStateTest, AHeaderWithAnyForgedNumberIsRefusedOrReadAsItIs) {
   const std::vector<std::byte> whole = EncodeHead(SmallHeader());
   for (size_t field = 40; field < 208; field += 8) {
     const auto right = Get<uint64_t>(std::span(whole), field);
@@ -279,7 +279,7 @@ void SealCommit(std::vector<std::byte>& bytes) {
   Put<uint64_t>(std::span(bytes), size - 8, Checksum(std::span(bytes).first(size - 8)));
 }
 
-TEST(ForgedStateTest, WhateverByteOfACommitIsForgedItIsRefusedOrReadAsItStands) {
+TEST(ForgedStateTest, ACommitWithAnyForgedByteIsRefusedOrReadAsItIs) {
   const std::vector<std::byte> whole = EncodeCommit(kUuid, RecordOfOneVersion());
   for (const std::byte flip : {std::byte{1}, std::byte{0x80}, std::byte{0xff}}) {
     for (size_t at = 0; at < whole.size() - 8; ++at) {

@@ -39,7 +39,7 @@ std::vector<std::vector<uint64_t>> TilesOf(const ShardLayout& shard) {
   return tiles;
 }
 
-TEST(PlanesTest, APlaneTakesWholePagesWhateverItsBlocksTake) {
+TEST(PlanesTest, APlaneTakesWholePagesForBlocksOfAnySize) {
   const Plane plane = MakeBlockwise8Plane(PlaneRole::kExpAvg);
   EXPECT_EQ(plane.block, 4160_B);
   EXPECT_EQ(plane.Size(1 * kBlockElements), 8_KiB);

@@ -1,5 +1,5 @@
-// Who waits for an offload::TilePolicy, in tests: they go on only when the policy names them, and
-// it is counted how often they waited and how often they were named.
+// Threads that wait for an offload::TilePolicy, in tests: they continue only when the policy names
+// them, and it is counted how often they waited and how often they were named.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ struct PolicyWaiters {
     if (wakes.settled) settling.Wake();
     updates_announced += wakes.updates;
   }
-  /// Whether an update was announced that nobody took yet.
+  /// Whether an update was announced that was not taken yet.
   bool may_update() const { return updates_announced > updates_taken; }
 };
 

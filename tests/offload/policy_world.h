@@ -1,6 +1,6 @@
 // A world in virtual time for offload::TilePolicy: a device, a drive and an optimizer that take
 // their steps in any order that a generator chooses, and check at each step what must never break.
-// Whoever finds that it has to wait goes on only when the policy names it.
+// A thread that has to wait continues only when the policy names it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -47,14 +47,14 @@ class PolicyWorld {
         StartWrites(filling.back());
         filling.pop_back();
       } else {
-        ASSERT_GT(host_.requests(), 0U) << "nobody can fill a tile";
+        ASSERT_GT(host_.requests(), 0U) << "no thread can fill a tile";
         CompleteIo();
       }
       CarryOut();
     }
   }
 
-  /// Goes on from a commit instead.
+  /// Resumes from a commit instead.
   void Adopt(uint64_t version) {
     updates_ = version;
     for (PolicyHost::Tile& tile : host_.tiles()) tile.begun = tile.version = version;
@@ -67,7 +67,7 @@ class PolicyWorld {
   /// From here on reads and copies take no time: each ends before anything else happens.
   void TakeNoTime() { no_time_ = true; }
 
-  /// Runs so many steps, updates included. Fails the test where nobody can go on.
+  /// Runs this many steps, updates included. Fails the test if no thread can continue.
   void Run(uint64_t steps) {
     last_step_ = steps;
     BeginStep();
@@ -83,8 +83,8 @@ class PolicyWorld {
       if (waiters_.may_update()) possible.push_back(&PolicyWorld::TakeUpdate);
       if (!updating_.empty()) possible.push_back(&PolicyWorld::FinishUpdate);
       if (!updating_.empty() && Choose(4) == 0) possible.push_back(&PolicyWorld::GiveBackUpdate);
-      ASSERT_FALSE(possible.empty())
-          << "nobody can go on in step " << step_ << ", use " << use_ << ", tile " << next_tile_;
+      ASSERT_FALSE(possible.empty()) << "no thread can continue in step " << step_ << ", use "
+                                     << use_ << ", tile " << next_tile_;
       (this->*possible[Choose(possible.size())])();
       CarryOut();
       if (::testing::Test::HasFatalFailure()) return;
@@ -107,7 +107,7 @@ class PolicyWorld {
   uint64_t step_start() const { return (step_ - first_step_) * schedule_->length(); }
   uint64_t now() const { return step_start() + (uses_.empty() ? 0 : use().clock); }
 
-  /// Pins the next tile of the use, or goes on to the next use.
+  /// Pins the next tile of the use, or begins the next use.
   void FeedDevice() {
     if (use().fetch && next_tile_ == 0 && !asked_) policy_.SetTime(now());
     if (use().fetch) {
@@ -178,7 +178,7 @@ class PolicyWorld {
     CarryOut();
   }
 
-  /// Nothing changes in it, and nobody uses weights meanwhile.
+  /// Nothing changes in it, and no thread uses weights meanwhile.
   void MakeFirstPass() {
     if (policy_.updates().unfinished() > 0) Drain();
     first_pass_ = true;
@@ -225,7 +225,7 @@ class PolicyWorld {
     host_.StartWrites(tile);
     Unsettle();
   }
-  /// Whoever drains begins to wait as soon as there is something to wait for.
+  /// A drain begins to wait as soon as there is something to wait for.
   void Unsettle() {
     if (!waiters_.settling.waiting && !policy_.settled()) waiters_.settling.Wait();
   }

@@ -77,7 +77,7 @@ class RanksCrashTest : public ::testing::Test {
     fs::copy(folder_ / name, folder_ / "now");
   }
 
-  /// A start that goes on from `from` in a session of its own, and commits so many steps. Returns
+  /// A start that resumes from `from` in its own session, and commits this many steps. Returns
   /// whether it came to its end.
   bool Live(CommitName from, uint64_t session, uint64_t steps, const std::optional<Crash>& crash) {
     starts_ += kWorld;

@@ -145,7 +145,7 @@ class StateCopyTest : public FolderTest {
   std::vector<std::string> targets_;
 };
 
-TEST_F(StateCopyTest, ACopyHasTheBitsOfTheCommitWhateverTheBlocksAndTheirOrder) {
+TEST_F(StateCopyTest, ACopyHasTheBitsOfTheCommitForAnyBlocksInAnyOrder) {
   const aio::FaultPlan disorder{.seed = 5,
                                 .transient_chance = 0.1,
                                 .short_chance = 0.2,

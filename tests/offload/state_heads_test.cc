@@ -157,7 +157,7 @@ TEST_F(StateHeadsTest, AFileOfBeforeThereWasASecondHeadIsReadAndGetsOne) {
   for (size_t i = 0; i < paths.size(); ++i) EXPECT_EQ(BytesOf(paths[i]), whole[i]);
 }
 
-TEST_F(StateHeadsTest, AnOldFileOnAFullDriveGoesOnWithoutASecondHeadAndSaysSo) {
+TEST_F(StateHeadsTest, AnOldFileOnAFullDriveResumesWithoutASecondHeadAndSaysSo) {
   const std::vector<std::string> paths = Committed(1);
   const std::string whole = BytesOf(paths[0]);
   const uint64_t old_size = geometry_[0].file_bytes.value;
@@ -256,7 +256,7 @@ TEST_F(StateHeadsTest, AStateThatMayOnlyBeReadIsOpenedToBeMoved) {
   EXPECT_EQ((*reader)->commit().head.step, 2U);
 }
 
-TEST_F(StateHeadsTest, AFileWithAMarkAndNoCommitWasNeverFinishedWhateverItsEndHolds) {
+TEST_F(StateHeadsTest, AFileWithAMarkAndNoCommitWasNeverFinishedWithAnyEnd) {
   for (const size_t count : {1, 2}) {
     const std::vector<std::string> paths = Committed(count);
     Overwrite(paths[0], 0, MarkOf(paths));
@@ -305,7 +305,7 @@ TEST_F(StateHeadsTest, AnEmptyFileIsSaidToBeEmpty) {
   }
 }
 
-TEST_F(StateHeadsTest, AHeadThatIsLostDuringARunIsNamedOnceAndTheRunGoesOn) {
+TEST_F(StateHeadsTest, AHeadThatIsLostDuringARunIsNamedOnceAndTheRunContinues) {
   for (const bool second : {false, true}) {
     for (const size_t path : {0, 1}) {
       const auto file = Create(/*durable=*/true, 2);

@@ -16,7 +16,7 @@ namespace {
 
 class StateRemovalTest : public FolderTest {
  protected:
-  /// A committed state that nobody has open.
+  /// A committed state that is not open.
   void SetUp() override {
     FolderTest::SetUp();
     const ShardLayout layout = SmallLayout(DType::kFloat32);

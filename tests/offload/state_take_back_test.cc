@@ -31,7 +31,7 @@ class StateTakeBackTest : public FolderTest {
     return std::move(file).value();
   }
 
-  /// The same state, gone on with.
+  /// The same state, resumed.
   std::unique_ptr<StateFile> GoOn() {
     MakeEngine({});
     aio::Engine* const engines[] = {engine_.get()};
@@ -145,7 +145,7 @@ TEST_F(StateTakeBackTest, AReaderFindsTheCommitBeforeWithItsTiles) {
   }
 }
 
-TEST_F(StateTakeBackTest, TheCommitThatARunWentOnFromStandsAgain) {
+TEST_F(StateTakeBackTest, TheCommitFromWhichARunResumedStandsAgain) {
   auto file = Make(true);
   ASSERT_TRUE(CommitStep(*file, 1).ok());
   file.reset();
@@ -154,7 +154,7 @@ TEST_F(StateTakeBackTest, TheCommitThatARunWentOnFromStandsAgain) {
   ASSERT_TRUE(file->TakeBack().ok());
   file.reset();
   EXPECT_EQ(Found(), 1);
-  // And a run goes on from it.
+  // And a run resumes from it.
   file = GoOn();
   ASSERT_TRUE(CommitStep(*file, 2).ok());
   file.reset();

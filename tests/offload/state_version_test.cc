@@ -54,7 +54,7 @@ TEST(StateVersionTest, WhatVersion1CanExpressIsOfVersion1) {
   }
 }
 
-TEST(StateVersionTest, WhateverVersion1CannotExpressIsOfVersion2AndReadBackAsItWasWritten) {
+TEST(StateVersionTest, AStateThatVersion1CannotExpressIsOfVersion2AndReadBackUnchanged) {
   const std::pair<const char*, std::function<void(ModelLayout&)>> cases[] = {
       {"fp16", [](ModelLayout& m) { m.groups = DecayGroups(MakePlanes(DType::kFloat16)); }},
       {"no moments",
@@ -137,7 +137,7 @@ TEST(StateVersionTest, TheHeadOfEachPathIsReadBackAsItWasWritten) {
   }
 }
 
-TEST(StateVersionTest, WhateverByteOfAHeadIsForgedItIsRefusedOrReadAsItStands) {
+TEST(StateVersionTest, AHeadWithAnyForgedByteIsRefusedOrReadAsItIs) {
   const StateHeader header = MixedHeader();
   const std::vector<std::byte> whole = EncodeHead(header);
   size_t refused = 0;

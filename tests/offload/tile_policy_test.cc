@@ -66,21 +66,21 @@ uint64_t WorldsToTry() {
   return asked == nullptr ? SearchShare(5000) : std::strtoull(asked, nullptr, 10);
 }
 
-TEST(TilePolicyTest, InWhateverOrderThingsHappenNobodyWaitsForEverAndNoPromiseBreaks) {
+TEST(TilePolicyTest, NoOrderOfEventsMakesAThreadWaitForeverOrBreaksAPromise) {
   for (uint64_t seed = 0; seed < WorldsToTry(); ++seed) {
     RunRandomWorld(seed);
     ASSERT_FALSE(HasFailure()) << "seed " << seed;
   }
 }
 
-TEST(TilePolicyTest, InWhateverOrderModulesAreUsedNobodyWaitsForEverAndNoPromiseBreaks) {
+TEST(TilePolicyTest, NoOrderOfModulesMakesAThreadWaitForeverOrBreaksAPromise) {
   for (uint64_t seed = 0; seed < WorldsToTry(); ++seed) {
     RunRandomWorld(seed, true);
     ASSERT_FALSE(HasFailure()) << "seed " << seed;
   }
 }
 
-TEST(TilePolicyTest, WhoeverWaitsIsWokenOnceAndNobodyWhoCannotGoOn) {
+TEST(TilePolicyTest, AWaiterIsWokenOnceAndOnlyIfItCanContinue) {
   PolicyWaiters sum;
   for (uint64_t seed = 0; seed < SearchShare(2000); ++seed) {
     for (const bool any_order : {false, true}) {

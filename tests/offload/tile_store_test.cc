@@ -244,7 +244,7 @@ TEST_F(TileStoreTest, AnUpdateThatIsDroppedIsTakenAgain) {
   }
 }
 
-TEST_F(TileStoreTest, AFillingThatFindsNoMemoryFailsTheStoreAndWhoeverWaitsForItsBlock) {
+TEST_F(TileStoreTest, AFillingThatFindsNoMemoryFailsTheStoreAndTheWaitersForItsBlock) {
   Create(aio::CreateEngine({.kind = aio::EngineKind::kThreads}).value(), SixTiles(),
          {.weight_blocks = 2, .record_blocks = 1});
   const auto no_memory = [](std::span<std::byte>, std::span<std::byte>) -> Status {

@@ -180,7 +180,7 @@ TEST_F(UpdateQueueTest, NothingIsLoadedAheadWhileATileThatIsBegunIsHeldBack) {
   EXPECT_THAT(Load(3), ElementsAre(1, 2, 0));
 }
 
-TEST_F(UpdateQueueTest, ATileThatWasTakenIsNotGivenAgainWhateverIsSaidOfItsStates) {
+TEST_F(UpdateQueueTest, ATileThatWasTakenIsNotGivenAgainForAnyStates) {
   for (uint32_t tile = 0; tile < 3; ++tile) queue_.Begin(Tile(tile));
   EXPECT_THAT(Load(1), ElementsAre(0));
   EXPECT_EQ(queue_.Take(), Tile(0));
@@ -210,7 +210,7 @@ TEST_F(UpdateQueueTest, ATileThatBeganBeforeItsTurnIsPassedOverAhead) {
   EXPECT_THAT(Load(3), ElementsAre(2, 0));
 }
 
-TEST_F(UpdateQueueTest, GoesOnFromAnyVersion) {
+TEST_F(UpdateQueueTest, ContinuesFromAnyVersion) {
   queue_.Reset(7);
   EXPECT_THAT(Load(3), ElementsAre(2, 1, 0));
   queue_.Begin(Tile(0));
@@ -268,7 +268,7 @@ TEST_F(UpdateQueueTest, WhatWasLoadedAheadAndGivenUpIsLoadedAgainInItsPlace) {
   EXPECT_THAT(Load(3), ElementsAre(2, 0));
 }
 
-TEST_F(UpdateQueueTest, ATileThatIsNeverUpdatedTakesNobodysPlace) {
+TEST_F(UpdateQueueTest, ATileThatIsNeverUpdatedTakesNoPlace) {
   UpdateQueue queue(schedule_, 4);
   queue.Begin(Tile(0));
   queue.HoldBack(Tile(3));

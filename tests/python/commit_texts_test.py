@@ -58,7 +58,7 @@ class ValuesComeBack(OptimizerTest):
         with self.assertRaisesRegex(CorruptionError, r"\$later"):
             _state.decode({"$later": 1})
 
-    def test_all_generators_go_on_where_they_were(self) -> None:
+    def test_all_generators_resume_where_they_were(self) -> None:
         def draw() -> list[float]:
             return [random.random(), numpy.random.rand(), torch.rand(()).item()]
 

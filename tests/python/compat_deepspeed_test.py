@@ -1,4 +1,4 @@
-"""A script for DeepSpeed runs with one changed import, and goes on from its checkpoints."""
+"""A script for DeepSpeed runs with one changed import, and resumes from its checkpoints."""
 
 from __future__ import annotations
 

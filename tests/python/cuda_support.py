@@ -42,7 +42,7 @@ def _build(root: pathlib.Path, folder: str) -> pathlib.Path:
 
 
 def load_driver() -> ctypes.CDLL:
-    """Loads the fake driver: whoever looks for libcuda.so.1 in this process finds it."""
+    """Loads the fake driver: a lookup of libcuda.so.1 in this process finds it."""
     if torch.cuda.is_available():
         raise unittest.SkipTest(
             "torch has loaded this GPU's own driver; gpu_day_test.py compares both levels on the GPU"

@@ -94,7 +94,7 @@ class Level2(TrainerTest):
         checkpoint = self.output("saved") + "/checkpoint-2"
         shutil.rmtree(checkpoint + "/penstock")
         with self.assertRaisesRegex(
-            penstock.InvalidArgumentError, "only the last commit can be continued"
+            penstock.InvalidArgumentError, "only the last commit or a snapshot can be resumed"
         ):
             self.train("saved", resume=checkpoint, **saving)
 

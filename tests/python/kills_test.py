@@ -1,4 +1,4 @@
-"""A training that is killed at any moment goes on with the rows and weights of one that was not.
+"""A training that is killed at any moment resumes with the rows and weights of one that was not.
 
 PENSTOCK_LONG_TESTS=1 kills each kind 100 times instead of 4.
 """
@@ -57,7 +57,7 @@ def make_optimizer(folder: str, way: str, model: torch.nn.Module) -> Any:
 
 
 def train(folder: str, way: str) -> None:
-    """The program that is killed: goes on from the run's commit, and appends a row each step."""
+    """The program that is killed: resumes from the run's commit, and appends a row each step."""
     job = Job(functools.partial(make_optimizer, folder, way), torch.bfloat16)
     job.attach()
     start = job.optimizer.steps

@@ -421,7 +421,7 @@ class WithoutMemory(unittest.TestCase):
 
 
 class Commits(unittest.TestCase):
-    def test_a_run_goes_on_from_its_commit(self) -> None:
+    def test_a_run_resumes_from_its_commit(self) -> None:
         expected, other = plain("gpt2")
         with tempfile.TemporaryDirectory() as folder:
             run = os.path.join(folder, "run")
@@ -548,7 +548,7 @@ class Commits(unittest.TestCase):
                 with training("odd", run=run) as (model, optimizer):
                     self.assertEqual(optimizer.steps, steps)
 
-    def test_a_closed_training_goes_on_from_a_state_dict(self) -> None:
+    def test_a_closed_training_resumes_from_a_state_dict(self) -> None:
         expected, other = plain("odd")
         with training("odd") as (model, optimizer):
             step(expected, other, "odd", 0)

@@ -1,4 +1,4 @@
-"""An interrupt (Ctrl-C) at any line of penstock leaves a training that goes on as if without it."""
+"""An interrupt (Ctrl-C) at any line of penstock leaves a training that continues as if without it."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def _raise_at(module: torch.nn.Module, error: type[BaseException]) -> Any:
 
 
 class Loop(unittest.TestCase):
-    """Steps go on as if nothing had been in between."""
+    """Steps continue as if nothing had been in between."""
 
     def same_after(self, name: str, between: Any, steps: int = 3, **options: Any) -> None:
         """Trains both ways, with ``between(model, optimizer, number)`` before each step of ours."""

@@ -1,4 +1,4 @@
-"""Whatever is called in whatever order at level 2: losses and weights of plain memory, or one line.
+"""Random calls in random order at level 2: losses and weights of plain memory, or one line.
 
 Each round draws calls, good and bad ones, and tells a model in plain memory the same. What was
 refused must have changed nothing. PENSTOCK_LONG_TESTS=1 makes 400 rounds instead of 8, and

@@ -1,4 +1,4 @@
-"""Lightning trains with an optimizer of penstock, and goes on from its checkpoints."""
+"""Lightning trains with an optimizer of penstock, and resumes from its checkpoints."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class Monitors(OptimizerTest):
         self.assertEqual(self.csv("lr"), b"step,lr\r\n8,0.001\r\n16,0.001\r\n")
         optimizer.close()
 
-    def test_a_run_that_goes_on_cuts_the_lines_that_it_makes_anew(self) -> None:
+    def test_a_resumed_run_cuts_the_lines_that_it_writes_again(self) -> None:
         run, config = os.path.join(self.folder, "run"), self.config(csv_monitor={})
         model, optimizer = penstock.initialize(tower(), config, run=run)
         self.steps(model, optimizer, 2)

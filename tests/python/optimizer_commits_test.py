@@ -85,7 +85,7 @@ class CommitsAreContinued(OptimizerTest):
             dtype,
         )
 
-    def test_a_run_goes_on_as_if_it_had_not_ended(self) -> None:
+    def test_a_run_resumes_as_if_it_had_not_ended(self) -> None:
         for where in ("host", "nvme"):
             for dtype in (torch.float32, torch.bfloat16):
                 with self.subTest(where=where, dtype=dtype):

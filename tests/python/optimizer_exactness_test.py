@@ -147,7 +147,7 @@ class TheReferenceIsThatOfTheEngine(OptimizerTest):
         for old, new in zip(before, model.parameters()):
             self.assertTrue(torch.equal(old, new))
 
-    def test_a_saved_reference_goes_on_with_the_same_bits(self) -> None:
+    def test_a_saved_reference_resumes_with_the_same_bits(self) -> None:
         mine, other = tower(torch.bfloat16), tower(torch.bfloat16)
         one = reference.AdamW(mine.parameters())
         two = reference.AdamW(other.parameters())

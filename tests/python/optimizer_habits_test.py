@@ -361,7 +361,7 @@ class SeveralOptimizersShareAProcess(OptimizerTest):
                     train(others[i], plain[i], 1, seed=seed),
                 )
 
-    def test_a_new_optimizer_takes_over_from_a_closed_one(self) -> None:
+    def test_a_new_optimizer_resumes_from_a_closed_one(self) -> None:
         model, other = tower(), tower()
         for seed in range(2):
             optimizer = self.make(model.parameters(), model=model)

@@ -1,4 +1,4 @@
-"""Whatever is called in whatever order: the right weights, or one clear exception.
+"""Random calls in random order: the right weights, or one clear exception.
 
 Each round draws calls that a training loop would not make in this order. After each, either it has
 raised an error that is one line, or the weights are those of the reference that was told the same.

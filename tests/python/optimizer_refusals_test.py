@@ -1,4 +1,4 @@
-"""Whatever would be wrong is refused with one line, and leaves the optimizer as it was."""
+"""Wrong calls are refused with one line, and leave the optimizer unchanged."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class StateDictsFindTheirCommit(OptimizerTest):
         train(other, plain, 2)
         return model, optimizer, other, plain
 
-    def test_a_saved_state_dict_is_small_and_goes_on_elsewhere(self) -> None:
+    def test_a_saved_state_dict_is_small_and_resumes_elsewhere(self) -> None:
         path = os.path.join(self.folder, "optimizer.pt")
         model, other = tower(), tower()
         optimizer = self.make(decay_groups(model), model=model)
@@ -132,7 +132,7 @@ class StateDictsFindTheirCommit(OptimizerTest):
         optimizer.load_state_dict(saved)
         self.assertEqual(train(model, optimizer, 2, seed=3), train(other, plain, 2, seed=3))
 
-    def test_schedulers_go_on_after_load_state_dict(self) -> None:
+    def test_schedulers_resume_after_load_state_dict(self) -> None:
         model, other = tower(), tower()
         optimizer = self.make(model.parameters())
         plain = reference.AdamW(other.parameters())

@@ -246,7 +246,7 @@ class NothingIsShared(OptimizerTest):
 
         self.both_levels(lambda: Two(change))
 
-    def test_level_1_shows_new_weights_in_whatever_shares_their_memory(self) -> None:
+    def test_level_1_shows_new_weights_in_all_that_shares_their_memory(self) -> None:
         """The root has a share of what another module owns, and reads it first."""
         for change in (freeze_a_share, keep_a_share):
             expected = Two(change)

@@ -74,7 +74,7 @@ class Page(unittest.TestCase):
         self.assertEqual(started.returncode, 0, err)
         return out.splitlines()
 
-    def test_a_run_that_is_killed_goes_on_with_the_losses_of_one_that_is_not(self) -> None:
+    def test_a_killed_run_resumes_with_the_losses_of_one_that_is_not(self) -> None:
         whole = self.losses("python train.py runs/a")
         self.assertEqual([line.split()[0] for line in whole], [str(n) for n in range(20)])
         self.assertLess(float(whole[-1].split()[1]), float(whole[0].split()[1]))

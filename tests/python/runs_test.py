@@ -304,7 +304,7 @@ class OlderRunsAreResumed(RunTest):
             pathlib.Path(states, "run.name").write_text(json.dumps({"run": run}))
         return loss
 
-    def test_an_older_run_goes_on_in_its_files_with_the_same_bits(self) -> None:
+    def test_an_older_run_resumes_in_its_files_with_the_same_bits(self) -> None:
         for level in (1, 2):
             for nvme in (False, True):
                 with self.subTest(level=level, nvme=nvme):

@@ -93,7 +93,7 @@ class SchedulersOfTorch(unittest.TestCase):
 
         self.check(train)
 
-    def test_a_run_goes_on_with_the_rates_of_a_scheduler_that_is_attached(self) -> None:
+    def test_a_run_resumes_with_the_rates_of_an_attached_scheduler(self) -> None:
         def train(run: str, level: int, make: Any) -> Any:
             rows = []
             for steps in (range(2), range(2, 3), range(3, _STEPS)):
@@ -107,7 +107,7 @@ class SchedulersOfTorch(unittest.TestCase):
 
         self.check(train)
 
-    def test_a_scheduler_whose_state_the_caller_saves_goes_on_with_a_state_dict(self) -> None:
+    def test_a_scheduler_whose_state_the_caller_saves_resumes_with_a_state_dict(self) -> None:
         def train(run: str, level: int, make: Any) -> Any:
             file = run + ".pt"
             with _at_level(level, run) as (model, optimizer):
@@ -124,7 +124,7 @@ class SchedulersOfTorch(unittest.TestCase):
 
         self.check(train)
 
-    def test_a_scheduler_whose_state_the_caller_saves_goes_on_with_the_run(self) -> None:
+    def test_a_scheduler_whose_state_the_caller_saves_resumes_with_the_run(self) -> None:
         def train(run: str, level: int, make: Any) -> Any:
             with _at_level(level, run) as (model, optimizer):
                 scheduler = make(optimizer)

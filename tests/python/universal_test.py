@@ -91,7 +91,7 @@ class Universal(OptimizerTest):
                 self.assertTrue(torch.equal(weight, model.state_dict()[key]), key)
             other.close()
 
-    def test_training_goes_on_with_the_same_bits(self) -> None:
+    def test_training_resumes_with_the_same_bits(self) -> None:
         model, other = tower(), tower()
         optimizer = self.make(model.named_parameters())
         train(model, optimizer, steps=3)

@@ -17,7 +17,7 @@ TEST(AutomaticSnapshots, HaveTheNameOfTheirStep) {
   }
 }
 
-TEST(AutomaticSnapshots, TheirNamesAreNobodyElses) {
+TEST(AutomaticSnapshots, TheirNamesAreReserved) {
   const Status refused = CheckNewSnapshotName("auto-120");
   EXPECT_TRUE(FailsWith(refused, ErrorCode::kInvalidArgument, {"auto-120", "take another"}));
   EXPECT_TRUE(CheckNewSnapshotName("auto-best").ok());

@@ -52,7 +52,7 @@ TEST_F(RunFolderTest, IsMadeWithTheFoldersAboveIt) {
   EXPECT_TRUE(fs::path(folder.path()).is_absolute());
 }
 
-TEST_F(RunFolderTest, RowsAreCopiedUpToAStepWhateverLiesBehindThem) {
+TEST_F(RunFolderTest, RowsAreCopiedUpToAStepDespiteAnythingAfterThem) {
   const std::string rows = "{\"step\": 1}\n{\"step\": 2}\n";
   base_.Write("from/metrics.jsonl", rows + "{\"step\": 3}\n");
   fs::resize_file(Path("from/metrics.jsonl"), 1 << 20);

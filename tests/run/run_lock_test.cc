@@ -42,7 +42,7 @@ class AsAnother {
   bool root_;
 };
 
-TEST(RunLockTest, WhoeverWaitedForALockWhoseFileWasRemovedTakesThatOfANewFile) {
+TEST(RunLockTest, AfterAWaitForALockWhoseFileWasRemovedThatOfANewFileIsTaken) {
   const TempFolder base;
   const std::string path = fs::canonical(base.Path()) / kLockName;
   std::optional<RunLock> first = RunLock::Take(base.Open()).value();
@@ -53,11 +53,11 @@ TEST(RunLockTest, WhoeverWaitedForALockWhoseFileWasRemovedTakesThatOfANewFile) {
   first.reset();
   waits.join();
   ASSERT_TRUE(second->ok()) << second->error().message;
-  EXPECT_TRUE(base.Has(kLockName)) << "a lock of a file that is gone keeps nobody out";
+  EXPECT_TRUE(base.Has(kLockName)) << "a lock of a removed file excludes no process";
   EXPECT_TRUE(FailsWith(RunLock::TryTake(base.Open()), ErrorCode::kUnavailable, {"in use"}));
 }
 
-TEST(RunLockTest, WhoMayNotWriteSharesTheLockThatIsThereAndMakesNone) {
+TEST(RunLockTest, AReaderWithoutWriteAccessSharesTheExistingLockAndMakesNone) {
   const TempFolder base;
   ASSERT_EQ(::chmod(base.Path().c_str(), 0555), 0);
   {

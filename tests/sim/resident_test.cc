@@ -48,7 +48,7 @@ class ResidentStepTest : public ::testing::Test {
   const zero::ModelSpec model_ = EqualLayers(kOfLayers, kResidentElements);
 };
 
-TEST_F(ResidentStepTest, OneRankComputesAndUpdatesAndWaitsForNobody) {
+TEST_F(ResidentStepTest, OneRankComputesAndUpdatesWithoutWaiting) {
   EXPECT_THAT(Step(1, 0.05, {.bytes_a_second = 1}), DoubleNear(kComputed + 0.05, 1e-9));
   EXPECT_THAT(Step(4, 0.05, {}), DoubleNear(kComputed + 0.05, 1e-9)) << "a link without a speed";
 }

@@ -78,7 +78,7 @@ class JudgeTest(unittest.TestCase):
 
 
 class MutatorsTest(unittest.TestCase):
-    def test_json_can_be_changed_again_whatever_was_changed_before(self):
+    def test_json_can_be_changed_again_after_any_change(self):
         value = {"a": {"b": {"c": [1, 2]}, "d": 3}, "e": [{"f": 4}, 5]}
         for number in range(20000):
             rng = random.Random(number)

@@ -1,4 +1,4 @@
-// Holds a drive back, for tests of what goes on meanwhile.
+// Holds a drive back, for tests of concurrent work.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 
 namespace penstock::zero {
 
-/// Holds back whoever passes while it is closed.
+/// Holds back threads that pass while it is closed.
 class Gate {
  public:
   void Close() {
@@ -143,7 +143,7 @@ class Hold {
   std::vector<std::function<void()>> held_;
 };
 
-/// An engine whose drive does not get what is held. Whoever submits it must not use the ticket.
+/// An engine whose drive does not get what is held. The submitter must not use the ticket.
 class HeldReads final : public aio::WrappedEngine {
  public:
   HeldReads(std::unique_ptr<aio::Engine> base, Hold& hold)

@@ -85,7 +85,7 @@ TEST(LrScheduleTablesTest, ASecondHalfOfNoStepsEndsTheCycleAtItsTop) {
   EXPECT_EQ(LearningRate(scheduler, 0.01, 4), 1);
 }
 
-TEST(LrScheduleTablesTest, NobodyElseSetsTheBetas) {
+TEST(LrScheduleTablesTest, NoOtherScheduleSetsTheBetas) {
   EXPECT_FALSE(CycledBetas(SchedulerConfig{}, 1));
   EXPECT_FALSE(CycledBetas(Scheduler(LrRangeTest{}), 5));
   EXPECT_FALSE(CycledBetas(Scheduler(OneCycle{.momentum = false}), 5));

@@ -1,4 +1,4 @@
-// The flags of `train` (and of whatever reads the same configuration) that give "auto" its value,
+// The flags of `train`, and of tools that read the same configuration, that give "auto" its value,
 // named as in transformers' TrainingArguments.
 //
 // Threads: the main thread.

@@ -1,4 +1,4 @@
-// The program: reads the command line, runs the command, and prints what it gives.
+// The program: reads the command line, runs the command, and prints its output.
 //
 // Threads: the main thread.
 #pragma once

@@ -21,11 +21,11 @@ struct LaunchArguments {
 
 CLI::App* AddLaunch(CLI::App& app, LaunchArguments* arguments);
 
-/// The error that there is no "--" with a command behind it.
+/// The error for a missing "--" with a command after it.
 Error NoRankCommand();
 
-/// Makes the command of what CLI11 has read and of the words from "--" on. The ranks' command is
-/// read here as well: what is wrong with it is said once, before a rank is started, and its help is
+/// Makes the command from CLI11's results and the words from "--" on. The ranks' command is checked
+/// here as well, so that its errors are reported once, before a rank is started, and its help is
 /// returned as a text. Errors: kInvalidArgument.
 Result<Command> MakeLaunch(const LaunchArguments& arguments, const std::vector<std::string>& rest);
 

@@ -91,7 +91,7 @@ CLI::App* AddTrain(CLI::App& app, TrainArguments* arguments) {
   return train;
 }
 
-/// Some options are for a run that is there already.
+/// Some options need an existing run.
 Status CheckResumes(const TrainOptions& options) {
   if (options.resumes() || (options.changes.empty() && options.skips.empty())) return {};
   return MakeError(ErrorCode::kInvalidArgument, "{} is for a resumed run; give --resume{}",

@@ -32,8 +32,8 @@ Check FailCheck(std::string name, std::string found, std::string advice);
 /// `why` says what could not be read.
 Check UnknownCheck(std::string name, std::string why);
 
-/// A line for each check, and a last one with the counts. Whatever was found, a check has one line,
-/// without control characters.
+/// A line for each check, and a last one with the counts. A check always has one line, without
+/// control characters.
 std::string ToText(const Checks& checks);
 
 bool HasFailed(const Checks& checks);

@@ -24,7 +24,7 @@ std::pair<std::string, std::string> RefusalOf(int error_number, const MachineFil
   const uint64_t disabled = files.Number("proc/sys/kernel/io_uring_disabled").value_or(0);
   const bool filtered = files.Field("proc/self/status", "Seccomp").value_or("0") == "2";
   if (error_number == EPERM && disabled == 2) {
-    return {"kernel.io_uring_disabled is 2: nobody may use it",
+    return {"kernel.io_uring_disabled is 2: no process may use it",
             "sysctl kernel.io_uring_disabled=0"};
   }
   if (error_number == EPERM && disabled == 1 && !filtered) {

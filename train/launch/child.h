@@ -24,15 +24,15 @@ struct ChildCommand {
   int stdout_fd = 1;
   int stderr_fd = 2;
   bool ends_with_parent = false;  ///< gets SIGTERM if this process is gone
-  /// Whether SIGINT, SIGTERM and SIGHUP end it, as they do by default; else it ignores them, and so
-  /// does what it starts.
+  /// Whether SIGINT, SIGTERM and SIGHUP end it, as by default; else it and its children ignore
+  /// them.
   bool interruptible = true;
 };
 
 class Child {
  public:
-  /// Starts a process in a group of its own, so that signals of the terminal do not reach it. If it
-  /// is interruptible, it begins with default actions for the signals that the launcher takes (an
+  /// Starts a process in its own group, so that signals of the terminal do not reach it. If it is
+  /// interruptible, it begins with default actions for the signals that the launcher takes (an
   /// ignored SIGHUP stays ignored). It may write to the terminal from the background. Errors:
   /// kNotFound, kPermission and others of execve, E2BIG among them; kUnavailable if there are too
   /// many processes.
@@ -49,9 +49,9 @@ class Child {
   pid_t pid() const { return pid_; }
   /// Sends a signal to the process and those that it has started.
   void Signal(int signal) const;
-  /// Returns what waitpid says once the process has ended; the object is then done with.
+  /// Returns waitpid's status once the process has ended; the object is then empty.
   std::optional<int> Poll();
-  /// Lets the process go: it may outlive the object.
+  /// Releases the process: it may outlive the object.
   void Leave() { pid_ = 0; }
 
  private:

@@ -18,18 +18,18 @@ struct Ending {
   bool operator==(const Ending&) const = default;
 };
 
-/// Makes an Ending of what waitpid said.
+/// Makes an Ending of waitpid's status.
 Ending EndingOf(uint32_t rank, int wait_status, bool elsewhere);
 
-/// Returns the exit code of a launch that failed with this ending: 3 for a signal, and for what ssh
-/// and the shell on the other host say about themselves (126, 127, 255); else that of the rank.
+/// Returns the exit code of a launch that failed with this ending: 3 for a signal, and for the own
+/// exit codes of ssh and of the shell on the other host (126, 127, 255); else that of the rank.
 int ExitCodeOf(const Ending& ending);
 
-/// Whether the rank has ended with a code with which penstock ends after it has reported an error,
-/// or after another rank has reported one for all.
+/// Whether the rank has ended with a code of penstock for an error that it, or another rank for
+/// all, has reported.
 bool HasReported(const Ending& ending);
 
-/// Returns what happened, for people: "was killed by signal 9 (Killed)".
+/// Returns what happened, for messages: "was killed by signal 9 (Killed)".
 std::string EndingText(const Ending& ending);
 
 }  // namespace penstock::train

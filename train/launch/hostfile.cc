@@ -14,7 +14,7 @@ namespace {
 constexpr std::string_view kBlanks = " \t\r\v\f";
 constexpr std::string_view kSlots = "slots=";
 
-/// What a line should be, for messages.
+/// The form of a line, for messages.
 constexpr const char* kExample = "a line names a host and its slots, as in \"worker1 slots=8\"";
 
 /// A part of the file as a message can show it: short, and without control characters.
@@ -38,7 +38,7 @@ std::vector<std::string_view> Words(std::string_view line) {
   return words;
 }
 
-/// A name or an address. What begins with a dash would be an option of ssh.
+/// A name or an address. A leading dash would make it an option of ssh.
 bool IsHostName(std::string_view name) {
   constexpr std::string_view kAllowed =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_:%";
@@ -46,7 +46,7 @@ bool IsHostName(std::string_view name) {
          name.find_first_not_of(kAllowed) == std::string_view::npos;
 }
 
-/// Reads the words of a line that has some; the error says nothing of where it is.
+/// Reads the words of a line that is not empty; the error does not name the line.
 Result<HostSlots> ParseHost(const std::vector<std::string_view>& words) {
   const std::string_view name = words[0];
   if (name.find('@') != std::string_view::npos) {

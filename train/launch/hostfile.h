@@ -16,7 +16,7 @@
 
 namespace penstock::train {
 
-/// The most ranks that one run may have.
+/// The max number of ranks of a run.
 inline constexpr uint32_t kMaxRanks = 65536;
 
 /// A host, and how many ranks may run there.
@@ -27,10 +27,10 @@ struct HostSlots {
   bool operator==(const HostSlots&) const = default;
 };
 
-/// Returns the hosts in the order of their lines. `path` names the file in messages; `own` is what
-/// this host calls itself. Errors: kInvalidArgument, with the number of the line, for what is not
-/// understood and for a host that stands there twice, under one name or two that are known to mean
-/// it (HostKey), as ranks of both lines would get the same GPUs; also for a file without hosts.
+/// Returns the hosts in the order of their lines. `path` names the file in messages; `own` is this
+/// host's name. Errors: kInvalidArgument, with the number of the line, for a line that cannot be
+/// parsed and for a duplicate host, under one name or two that are known to mean it (HostKey), as
+/// ranks of both lines would get the same GPUs; also for a file without hosts.
 Result<std::vector<HostSlots>> ParseHostfile(std::string_view text, const std::string& path,
                                              const std::string& own);
 

@@ -21,7 +21,7 @@ namespace penstock::train {
 namespace {
 
 constexpr Bytes kMaxHostfile = 16_MiB;
-/// Where rank 0 listens if ranks run on several hosts and nothing else is said; as torchrun's.
+/// Rank 0's default port if ranks run on several hosts; the same as torchrun's.
 constexpr uint16_t kDefaultPort = 29500;
 
 /// Which ranks run where.
@@ -44,7 +44,8 @@ Result<LaunchPlan> PlanOneHost(const LaunchCommand& command) {
   return plan;
 }
 
-/// On other hosts, an address that means rank 0's host here would mean themselves.
+/// Refuses an address that means rank 0's host here, but would mean the other hosts themselves
+/// there.
 Status CheckReachable(const LaunchPlan& plan) {
   if (!IsLoopback(plan.meeting.address)) return {};
   for (const RankPlace& place : plan.places) {
@@ -116,8 +117,8 @@ Result<RankCommand> CommandElsewhere(const LaunchCommand& command, const std::st
                                             .program = path,
                                             .arguments = command.arguments,
                                             .variables = std::move(variables)});
-  // Nobody answers questions of ssh: without a key it has to fail. A host that does not answer, and
-  // a connection that is cut, end it within 30 s. -T: no terminal there.
+  // There is no user to answer ssh's questions: without a key it must fail. A host that does not
+  // answer, and a broken connection, end it within 30 s. -T: no terminal there.
   return RankCommand{.host = host,
                      .program = "ssh",
                      .arguments = {"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "-o",

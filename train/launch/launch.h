@@ -17,14 +17,14 @@ struct LaunchCommand {
   uint32_t ranks = 1;                   ///< from 1 to kMaxRanks (train/launch/hostfile.h)
   std::string hostfile;                 ///< empty: all ranks run on this host
   std::optional<uint16_t> master_port;  ///< where rank 0 listens
-  std::vector<std::string> arguments;   ///< of the program that every rank is
+  std::vector<std::string> arguments;   ///< arguments of every rank's program
 };
 
-/// What a launch has from the program that makes it.
+/// What the calling program gives to a launch.
 struct LaunchSetting {
-  /// The program that every rank is: this one.
+  /// The program of every rank: this one.
   std::string program = "/proc/self/exe";
-  Patience patience;  ///< with ranks that run after one has failed
+  Patience patience;  ///< time for ranks that run after one has failed
 };
 
 /// Runs the ranks to their end and returns the exit code of the launch: that of the first rank that

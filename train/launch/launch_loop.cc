@@ -36,10 +36,11 @@ int PollTime(std::optional<Time> deadline, Time now) {
 void WriteLines(const std::string& lines) {
   if (lines.empty()) return;
   const std::string all = (::isatty(STDERR_FILENO) != 0 ? "\r\x1b[K" : "") + lines;
-  std::fwrite(all.data(), 1, all.size(), stderr);  // whoever does not read must not end the work
+  std::fwrite(all.data(), 1, all.size(), stderr);  // an unread pipe must not end the work
 }
 
-/// A rank's name has its host's, and an error what a library says: none of it steers the terminal.
+/// A rank's name has its host's name, and an error may have a library's text: control characters
+/// are removed.
 void Say(std::string_view line) { WriteLines(fmt::format("penstock: {}\n", MessageLine(line))); }
 
 class LaunchLoop {
@@ -58,7 +59,7 @@ class LaunchLoop {
   }
 
  private:
-  /// The first failure, until it is said.
+  /// The first failure, until it is reported.
   struct Failure {
     std::string name;  ///< of the rank
     Ending ending;
@@ -76,10 +77,10 @@ class LaunchLoop {
     return false;
   }
 
-  /// Waits until something has happened, and does what follows from it.
+  /// Waits for the next events, and handles them.
   void Turn() {
     std::vector<pollfd> polls = {{.fd = signals_.fd(), .events = POLLIN}};
-    // poll(2) passes over those that are invalid.
+    // poll(2) ignores invalid descriptors.
     for (const RankProcess& rank : ranks_) {
       polls.push_back({.fd = rank.output().get(), .events = POLLIN});
     }
@@ -99,8 +100,8 @@ class LaunchLoop {
     return asked_until_;
   }
 
-  /// A rank may take any time for its commit; but where ssh has not even read the request, the
-  /// connection was never made, and there is nothing to commit.
+  /// A rank may take any time for its commit. But if ssh has not even read the request, it never
+  /// connected, and there is nothing to commit.
   void EndHungConnections() {
     if (!asked_until_ || Now() < *asked_until_) return;
     asked_until_.reset();
@@ -174,8 +175,8 @@ class LaunchLoop {
     }
   }
 
-  /// Says how the rank that failed first has ended: as the error of the launch, unless rank 0 has
-  /// reported one; then only what that cannot say, which is the signal.
+  /// Reports how the rank that failed first has ended: as the error of the launch, unless rank 0
+  /// has reported one; then only the signal, which that cannot report.
   void SayWhy() {
     const std::optional<Failure> failure = std::exchange(failure_, std::nullopt);
     if (!failure.has_value()) return;
@@ -208,9 +209,9 @@ class LaunchLoop {
   const Patience patience_;
   RankFates fates_;
   std::optional<Time> asked_until_;  ///< by when ssh must have read the signal
-  std::vector<RankProcess> ranks_;   ///< that run
+  std::vector<RankProcess> ranks_;   ///< running ranks
   std::optional<Failure> failure_;
-  bool first_has_reported_ = false;  ///< rank 0 has ended with an error that it has said
+  bool first_has_reported_ = false;  ///< rank 0 has ended with an error that it reported
 };
 
 }  // namespace

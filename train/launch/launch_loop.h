@@ -1,5 +1,5 @@
-// Runs the processes of all ranks to their end: hands on signals, puts their output together, and
-// ends all with the first failure.
+// Runs the processes of all ranks to their end: forwards signals, merges their output, and ends all
+// with the first failure.
 //
 // Threads: the main thread, while there is no other one.
 #pragma once
@@ -13,8 +13,8 @@
 namespace penstock::train {
 
 /// Starts the ranks, which are numbered from 0, and returns the exit code of the launch when all
-/// have ended. What happens to ranks, and that one cannot be started, goes to stderr. Errors: what
-/// the launcher itself lacks.
+/// have ended. The ends of ranks, and a failure to start one, are reported on stderr. Errors:
+/// resources that the launcher itself lacks.
 Result<int> RunRanks(const std::vector<RankCommand>& commands, const Patience& patience);
 
 }  // namespace penstock::train

@@ -24,7 +24,7 @@ bool RankFates::Interrupted(int signal, Time now) {
   return true;
 }
 
-/// A rank that has not begun to take signals is killed by them.
+/// Signals kill a rank that does not handle them yet.
 bool RankFates::WasInterrupted(const Ending& ending) const {
   return ending.signal != 0 ? interruptions_.contains(ending.signal)
                             : ending.code == ExitCode(ErrorCode::kCancelled);
@@ -49,7 +49,7 @@ std::optional<Ending> RankFates::Ended(std::span<const Ending> endings, Time now
   if (!first.has_value()) return std::nullopt;
   const bool was_killed = first->signal != 0;
   if (failed_) {
-    // Once they are ended, a signal says nothing.
+    // Once ranks are being ended, a signal proves nothing.
     if (!was_killed || !may_have_noticed_ || next_ != Order::kTerminate) return std::nullopt;
   } else {
     Fail(ExitCodeOf(*first), now + patience_.terminate);

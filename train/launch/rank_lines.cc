@@ -11,7 +11,7 @@ namespace {
 constexpr std::string_view kNotice = "penstock: ";
 constexpr std::string_view kError = "penstock: error: ";
 constexpr std::string_view kWarning = "penstock: warning: ";
-/// More errors than these are not told apart from new ones: a bound on memory.
+/// Bounds memory: further errors are not recognised as repetitions.
 constexpr size_t kMaxErrors = 256;
 
 }  // namespace

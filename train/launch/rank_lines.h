@@ -1,8 +1,8 @@
-// Puts together what the ranks other than 0 write: whole lines, each with its rank before it.
+// Merges the output of the ranks other than 0: whole lines, each prefixed with its rank.
 //
-// Rank 0 speaks for all and writes to the launcher's own stdout and stderr. So notices of other
-// ranks ("penstock: …") are left out, warnings stay, and an error that several of them report in
-// the same words comes once.
+// Rank 0 reports for all and writes to the launcher's own stdout and stderr. So notices of other
+// ranks ("penstock: …") are dropped, warnings are kept, and an error with the same text from
+// several ranks appears once.
 //
 // A value. Threads: one at a time.
 #pragma once
@@ -23,16 +23,16 @@ class RankLines {
 
   explicit RankLines(size_t ranks) : begun_(ranks) {}
 
-  /// Takes bytes that a rank has written; returns the lines to write for them.
+  /// Takes a rank's output; returns the lines to write for it.
   std::string Add(uint32_t rank, std::string_view bytes);
-  /// Returns the line that a rank has begun and not ended, if its output ends here.
+  /// Returns the rank's last line, if its output ends within one.
   std::string Finish(uint32_t rank);
 
  private:
   std::string TakeLine(uint32_t rank);
 
-  std::vector<std::string> begun_;  ///< the last line of each rank, as far as it has come
-  std::set<std::string> errors_;    ///< said so far
+  std::vector<std::string> begun_;  ///< the incomplete last line of each rank
+  std::set<std::string> errors_;    ///< errors reported so far
 };
 
 }  // namespace penstock::train

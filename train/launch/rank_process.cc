@@ -22,19 +22,19 @@ struct Pipe {
   UniqueFd writer;
 };
 
-/// Makes a pipe that no other program inherits, and whose end of ours never waits.
+/// Makes a pipe that no other program inherits; our end never blocks.
 Result<Pipe> MakePipe(UniqueFd Pipe::*ours) {
   std::array<int, 2> ends = {};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) return ErrnoError(errno, "making a pipe for a rank");
   Pipe pipe{.reader = UniqueFd(ends[0]), .writer = UniqueFd(ends[1])};
-  // That of the rank stays as programs expect it.
+  // The rank's end stays blocking, as programs expect.
   if (::fcntl((pipe.*ours).get(), F_SETFL, O_NONBLOCK) != 0) {
     return ErrnoError(errno, "setting up a pipe for a rank");
   }
   return pipe;
 }
 
-/// Makes what the process gets as standard input: the pipe of the signals for ssh, else nothing.
+/// Makes the standard input of the process: the pipe for signals for ssh, else none.
 Result<Pipe> MakeInput(bool elsewhere) {
   if (elsewhere) return MakePipe(&Pipe::writer);
   Pipe nothing;
@@ -49,7 +49,7 @@ Result<RankProcess> RankProcess::Start(const RankCommand& command) {
   const bool elsewhere = !command.host.empty();
   PENSTOCK_ASSIGN(Pipe input, MakeInput(elsewhere));
   if (elsewhere) {
-    // A new pipe has room for it, whether or not ssh ever reads.
+    // It fits into a new pipe, even if ssh never reads.
     const std::string& first = command.first_input;
     if (::write(input.writer.get(), first.data(), first.size()) !=
         static_cast<ssize_t>(first.size())) {
@@ -68,10 +68,10 @@ Result<RankProcess> RankProcess::Start(const RankCommand& command) {
                                 .stdin_fd = input.reader.get(),
                                 .stdout_fd = own ? output.writer.get() : STDOUT_FILENO,
                                 .stderr_fd = own ? output.writer.get() : STDERR_FILENO,
-                                // ssh notices by its standard input, and tells the rank.
+                                // ssh notices the end of its standard input, and tells the rank.
                                 .ends_with_parent = !elsewhere,
-                                // By its standard input, too: whoever signals all processes of
-                                // this host must not cut the ranks of the others off.
+                                // Also through its standard input: a signal to all processes of
+                                // this host must not cut off the ranks of the others.
                                 .interruptible = !elsewhere}));
   return RankProcess(command, std::move(child), std::move(input.writer), std::move(output.reader));
 }

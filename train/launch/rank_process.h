@@ -1,7 +1,7 @@
-// The process of one rank: on this host the program itself, for a rank elsewhere ssh.
+// The process of one rank: the program itself on this host, ssh for a rank on another.
 //
-// Rank 0 writes to the launcher's own stdout and stderr; what another rank writes to either comes
-// through a pipe to the launcher.
+// Rank 0 writes to the launcher's own stdout and stderr; the output of other ranks comes through a
+// pipe to the launcher.
 //
 // Threads: that of Child.
 #pragma once
@@ -21,11 +21,11 @@ namespace penstock::train {
 /// How a rank is started.
 struct RankCommand {
   uint32_t rank = 0;
-  std::string host;  ///< where it runs, if that is not this host; `program` is then ssh
+  std::string host;  ///< host of a rank elsewhere; `program` is then ssh
   std::string program;
   std::vector<std::string> arguments;  ///< from the program's name on
   std::vector<std::string> environment;
-  /// What ssh's standard input begins with, before signals; at most 4096 bytes.
+  /// The beginning of ssh's standard input, before signals; at most 4096 bytes.
   std::string first_input = {};
 };
 
@@ -40,22 +40,21 @@ class RankProcess {
 
   /// The descriptor from which Read reads; invalid for rank 0 and when the output has ended.
   const UniqueFd& output() const { return output_; }
-  /// Returns some of what the rank has written, without waiting.
+  /// Returns a part of the rank's output, without waiting.
   std::string Read();
-  /// Returns the rest of what a rank that has ended has written, without waiting for others that
-  /// still have the pipe, and ends the output.
+  /// Returns the remaining output of a rank that has ended, without waiting for other processes
+  /// that have the pipe open, and ends the output.
   std::string ReadRest();
 
-  /// Has the rank get a signal, wherever it runs.
+  /// Sends the rank a signal, on this host or another.
   void Signal(int signal) const;
-  /// Whether ssh has not read what it was given, as if its connection was never made.
+  /// Whether ssh has not read its input, which suggests that it never connected.
   bool HasUnreadInput() const;
-  /// Kills ssh, whose connection hangs. Poll then says that the rank was interrupted.
+  /// Kills ssh, whose connection hangs. Poll then reports that the rank was interrupted.
   void EndConnection();
   /// Returns how the rank has ended, once.
   std::optional<Ending> Poll();
-  /// Gives the rank up, though it does not end: ssh is killed, a process of this host is left
-  /// alone.
+  /// Gives up a rank that does not end: kills ssh, but leaves a process of this host running.
   void Leave();
 
  private:

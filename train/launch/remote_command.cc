@@ -33,10 +33,10 @@ std::string RemoteCommand(const RemoteRank& rank) {
     script +=
         fmt::format("export {}={}; ", variable.substr(0, end), ShellWord(variable.substr(end + 1)));
   }
-  // `read` takes no byte behind the line.
+  // `read` takes no byte after the line.
   script += "IFS= read -r secret || exit 3; export \"$secret\"; unset secret; ";
-  // A shell's background commands have no standard input but by name. The reader keeps no
-  // descriptor of the rank's output, so its end is noticed.
+  // A shell's background commands get standard input only explicitly. The reader keeps no
+  // descriptor of the rank's output, so that its end is noticed.
   script +=
       "exec 3<&0; "
       "{ while read -r signal; do kill -s \"$signal\" $$; done; kill -s TERM $$; } "

@@ -3,10 +3,10 @@
 // The first line of ssh's standard input is a variable of the rank's environment that no list of
 // processes may show: the token of the job.
 //
-// A rank on another host gets signals and notices the end of its launcher by ssh's standard input.
-// The shell that becomes the rank leaves a reader behind, which takes names of signals from there,
-// one a line, and sends them to the rank. The end of the input, which comes when the launcher or
-// the connection is gone, counts as TERM. ssh itself ignores the signals that it hands on.
+// A rank on another host gets signals, and the end of its launcher, through ssh's standard input.
+// The shell that becomes the rank leaves a reader, which reads names of signals from there, one a
+// line, and sends them to the rank. The end of the input, when the launcher or the connection is
+// gone, counts as TERM. ssh itself ignores the signals that it forwards.
 //
 // Pure functions; any thread.
 #pragma once
@@ -21,7 +21,7 @@ namespace penstock::train {
 /// Returns `text`, which may hold anything but NUL, as one word of a POSIX shell.
 std::string ShellWord(std::string_view text);
 
-/// What runs on the other host.
+/// The rank on the other host.
 struct RemoteRank {
   std::string folder;                  ///< its working folder, absolute
   std::string program;                 ///< absolute
@@ -29,10 +29,10 @@ struct RemoteRank {
   std::vector<std::string> variables;  ///< "NAME=value"; names are those of a shell
 };
 
-/// Returns the command for the login shell there. It exits with 3 if the folder is not there.
+/// Returns the command for the login shell there. It exits with 3 if the folder is missing.
 std::string RemoteCommand(const RemoteRank& rank);
 
-/// Returns the line that has the rank get a signal: "TERM\n". Precondition: SignalLine knows it:
+/// Returns the line that sends the rank a signal: "TERM\n". Precondition: SignalLine knows it:
 /// SIGINT, SIGTERM, SIGHUP, SIGKILL, SIGSTOP, SIGCONT.
 std::string SignalLine(int signal);
 

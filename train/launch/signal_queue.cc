@@ -20,7 +20,7 @@ Result<SignalQueue> SignalQueue::Create() {
   }
   const int error = ::pthread_sigmask(SIG_BLOCK, &taken, nullptr);
   PENSTOCK_CHECK(error == 0, "errno {}", error);
-  // Whoever started us may ignore it; then the kernel would throw the ends of children away.
+  // The parent may have it ignored; then the kernel would discard the ends of children.
   std::signal(SIGCHLD, SIG_DFL);
   UniqueFd fd(::signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!fd.valid()) return ErrnoError(errno, "taking signals");
@@ -39,8 +39,8 @@ std::vector<int> SignalQueue::Take() const {
 }
 
 void SignalQueue::StopUntilContinued() {
-  // While the signal is let through, its default action stops the process; but not where nobody
-  // could continue it (an orphaned process group).
+  // While the signal is unblocked, its default action stops the process, unless no process could
+  // continue it (an orphaned process group).
   sigset_t stop;
   sigemptyset(&stop);
   sigaddset(&stop, SIGTSTP);

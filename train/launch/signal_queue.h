@@ -1,4 +1,4 @@
-// Takes signals as values: nothing happens in a handler.
+// Receives signals as values, without a handler.
 //
 // Threads: the main thread, while there is no other one.
 #pragma once
@@ -14,13 +14,13 @@ namespace penstock::train {
 class SignalQueue {
  public:
   /// From now on SIGINT, SIGTERM, SIGHUP, SIGTSTP and SIGCHLD wait in the queue; SIGHUP and SIGTSTP
-  /// only if they were not ignored (nohup). They do so until the process ends: what comes when the
-  /// work has ended changes nothing.
+  /// only if they were not ignored (nohup). This lasts until the process ends: signals after the
+  /// end of the work change nothing.
   static Result<SignalQueue> Create();
 
-  /// Is readable if there are signals.
+  /// A descriptor that is readable if there are signals.
   int fd() const { return fd_.get(); }
-  /// Returns the signals that have come, in their order, without waiting.
+  /// Returns the received signals, in order, without waiting.
   std::vector<int> Take() const;
   /// Stops this process as SIGTSTP does by default, and returns when it is continued.
   static void StopUntilContinued();

@@ -8,7 +8,7 @@
 namespace penstock::train {
 namespace {
 
-/// Whether what happens every so many steps (0: never) is due after that of `row`.
+/// Whether an event of every N steps (0: never) is due after the step of `row`.
 bool IsDue(const StepRow& row, int64_t every) {
   if (every == 0) return false;
   const auto steps = static_cast<uint64_t>(every);

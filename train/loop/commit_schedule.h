@@ -1,8 +1,8 @@
 // When a training commits, and which commits are kept as automatic snapshots.
 //
-// A commit is due every so many steps or seconds, if somebody asks, and for an automatic snapshot.
-// It waits for a step that is sound, and no commit takes the place of one that is copied or is to
-// be kept. Such a commit is kept once a finite loss has confirmed it.
+// A commit is due every N steps or seconds, on request, and for an automatic snapshot. It waits for
+// a sound step, and no commit replaces one that is being copied or is to be kept as a snapshot.
+// Such a commit is kept once a finite loss has confirmed it.
 //
 // A plain value, alike on all ranks. Threads: one.
 #pragma once
@@ -28,22 +28,22 @@ class CommitSchedule {
 
   /// Says that the training begins.
   void Begin(Time now) { last_ = now; }
-  /// Says how a step ended, and which one is the one before, in `row`.
+  /// Notes in `row` how a step ended, and the row before it.
   void StepDone(const StepRow& row);
   /// Whether a commit is due by the clock.
   bool TimeIsUp(Time now) const;
   /// Whether one may be made between these two steps,
   bool MayCommit(bool copying) const { return sound_ && !copying && keep_ != Keep::kNewest; }
-  /// and whether one is due, though nobody asks for it.
+  /// and whether one is due without a request.
   bool Due() const { return due_ || keep_ == Keep::kNext; }
-  /// Say that a commit was begun, and that it was made.
+  /// Note that a commit was begun, and that it was made.
   void Begun();
   void Made(Time now) { last_ = now; }
-  /// Whether the newest commit is to be kept now, which is then done.
+  /// Whether the newest commit is to be kept now. The caller then keeps it.
   bool TakeKeep(bool confirmed, bool copying);
 
  private:
-  /// How far an automatic snapshot is.
+  /// The state of an automatic snapshot.
   enum class Keep { kNothing, kNext, kNewest };
 
   const int64_t every_steps_;
@@ -51,7 +51,7 @@ class CommitSchedule {
   const int64_t snapshot_every_steps_;
   /// Whether the last step had a finite loss and gradient.
   bool sound_;
-  bool due_ = false;  ///< by the number of steps
+  bool due_ = false;  ///< due by the number of steps
   Keep keep_ = Keep::kNothing;
   Time last_;  ///< commit
 };

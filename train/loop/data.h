@@ -42,7 +42,7 @@ class BatchReader {
   uint64_t rows() const { return rows_; }
   /// Returns which row of the data has a position in the order.
   uint64_t RowAt(uint64_t position) const { return order_(position); }
-  /// Reads the micro-batch of so many rows that begins at a position in the order. Errors: those of
+  /// Reads the micro-batch that begins at a position in the order. Errors: those of
   /// TokenData::Read.
   Status Read(uint64_t position, uint64_t micro_batch, std::span<int32_t> inputs,
               std::span<int32_t> targets);

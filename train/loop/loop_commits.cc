@@ -30,7 +30,7 @@ Status LoopCommits::Begin(std::string text) {
   schedule_.Begun();
   observers_.ReleaseCommit();
   // Earlier rows reach the drive before the commit that relies on them. If they cannot, the commit
-  // is made all the same: its own row is in it.
+  // is still made: it contains its own row.
   PENSTOCK_TRY(session_.BeginCommit(std::move(text), [this] {
     rows_synced_ = observers_.SyncRows();
     return Status();

@@ -1,8 +1,8 @@
 // The commits of a training: begun between two steps, made beside the next step's forward and
 // backward, and finished before its update.
 //
-// A commit counts once the observers have seen it (StepObserver::AfterCommit). One that this object
-// goes with is waited for. Threads: one.
+// A commit counts once the observers have seen it (StepObserver::AfterCommit). The destructor waits
+// for a commit in progress. Threads: one.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace penstock::train {
 
 class LoopCommits {
  public:
-  /// What is passed outlives the object.
+  /// All arguments outlive the object.
   LoopCommits(zero::Session& session, RankNotes& notes, StepObserver& observers,
               const config::Config& config);
   ~LoopCommits();
@@ -30,13 +30,13 @@ class LoopCommits {
   /// See CommitSchedule.
   void BeginSteps() { schedule_.Begin(std::chrono::steady_clock::now()); }
   void StepDone(const StepRow& row) { schedule_.StepDone(row); }
-  /// Whether one is to be begun after the step that is done, which is not the last.
+  /// Whether to begin one after the finished step, which is not the last.
   bool Due() const;
-  /// Has the newest commit kept, if that is due and a loss after it was finite. All ranks decide
-  /// alike; rank 0 copies.
+  /// Keeps the newest commit as a snapshot, if that is due and a loss after it was finite. All
+  /// ranks decide alike; rank 0 copies.
   void KeepIfConfirmed();
 
-  /// What this rank tells the others, and all between two steps.
+  /// Exchanges the notes of the ranks between two steps.
   zero::StepNote Note() const { return notes_.Mine(TimeIsUp()); }
   Status ExchangeNotes() { return notes_.Exchange(TimeIsUp()); }
 
@@ -45,11 +45,11 @@ class LoopCommits {
   Status Begin(std::string text);
   /// Waits for the commit that was begun, if one was. Errors: of the engine.
   Status Await();
-  /// The same, and what follows. Errors: of the engine and the observers; if the commit is made but
-  /// the rows before it could not be made durable, that of the rows.
+  /// The same, and calls the observers. Errors: of the engine and the observers; if the commit is
+  /// made but the rows before it could not be made durable, that of the rows.
   Status Finish();
-  /// With several ranks: waits until rank 0 has copied a commit, so that nobody waits for its vote
-  /// meanwhile and takes it for stuck.
+  /// With several ranks: waits until rank 0 has copied a commit, so that no rank waits for its vote
+  /// meanwhile and considers it stuck.
   Status AwaitCopy();
 
  private:
@@ -60,7 +60,7 @@ class LoopCommits {
   StepObserver& observers_;
   CommitSchedule schedule_;
   std::optional<uint64_t> pending_;  ///< the step of a commit that was begun and not finished
-  Status rows_synced_;               ///< before that commit; set by whoever makes it
+  Status rows_synced_;               ///< rows before that commit; set by the thread that makes it
 };
 
 }  // namespace penstock::train

@@ -9,7 +9,7 @@ namespace penstock::train {
 
 void Measure(const Reading& begin, const Reading& end, const ModelCost& cost, StepRow* row) {
   row->step_s = ToSeconds(end.time - begin.time);
-  // A step takes time; the bound only keeps a clock that stood still from dividing by zero.
+  // The bound only prevents a division by zero if the clock stood still.
   const double seconds = std::max(row->step_s, 1e-9);
   row->tokens_per_s = static_cast<double>(row->tokens) / seconds;
   row->tflops = cost.FlopsPerStep(row->tokens) / seconds / 1e12;

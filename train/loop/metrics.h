@@ -29,10 +29,10 @@ struct Reading {
 };
 
 /// Sets everything that is measured in `row` (from step_s on) from the step's first and last
-/// moment. Reads row->tokens. Peaks are those so far; everything else is what happened in between.
+/// moment. Reads row->tokens. Peaks are those so far; everything else is for the time between.
 void Measure(const Reading& begin, const Reading& end, const ModelCost& cost, StepRow* row);
 
-/// Returns a loss for people: four decimal places; "nan" whatever sign a NaN has.
+/// Returns a loss for messages: four decimal places; "nan" for a NaN of either sign.
 std::string LossText(double loss);
 
 }  // namespace penstock::train

@@ -30,7 +30,7 @@ Json Groups(const RunSummary& summary) {
                       {{"name", "no_decay"}, {"weight_decay", 0.0}, {"tensors", no_decay}}});
 }
 
-/// Sums over the rows of so many ranks, under the names that the rows have.
+/// Sums over the rows of all ranks, with the names of the rows.
 void AddTotals(const LoopSummary& loop, const ModelCost& cost, uint32_t ranks, Json* json) {
   StepRow total;
   total.tokens = loop.tokens;

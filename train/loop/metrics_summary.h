@@ -1,4 +1,4 @@
-// RUN/summary.json: what a run was, and its results. docs/metrics.md lists the fields.
+// RUN/summary.json: the settings and results of a run. docs/metrics.md lists the fields.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace penstock::train {
 
 /// The results of one run of the training loop, from its first reading to its last.
 struct LoopSummary {
-  uint64_t steps = 0;    ///< done in this run
-  uint64_t skipped = 0;  ///< of these
+  uint64_t steps = 0;    ///< steps of this process
+  uint64_t skipped = 0;  ///< skipped ones among them
   uint64_t tokens = 0;
   uint64_t last_step = 0;  ///< number of the last step done, in any run
   uint64_t committed_step = 0;
@@ -28,7 +28,7 @@ struct LoopSummary {
   double seconds() const { return ToSeconds(end.time - begin.time); }
 };
 
-/// What a run takes; bytes of a step are those of one rank.
+/// What a run needs; bytes of a step are those of one rank.
 struct PlanFigures {
   uint64_t device_peak_bytes = 0;
   uint64_t host_peak_bytes = 0;
@@ -48,7 +48,7 @@ struct RunSummary {
   Bytes host_memory;
   std::string aio_engine;
   std::string device;       ///< "cpu", "cuda"
-  std::string device_name;  ///< for people
+  std::string device_name;  ///< for messages
   uint64_t seed = 0;
   config::Config config;
   offload::ShardLayout layout;
@@ -62,7 +62,7 @@ struct RunSummary {
 /// Returns the file's text, indented.
 std::string ToJson(const RunSummary& summary);
 
-/// Returns the table that a run prints on stdout at its end.
+/// Returns the table for stdout at the end of a run.
 std::string ToTable(const RunSummary& summary);
 
 }  // namespace penstock::train

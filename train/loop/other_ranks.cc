@@ -18,7 +18,7 @@ Status OtherRanks::AfterStep(DoneStep& step) {
   if (!slow) return {};
   parts_.notify(
       fmt::format("rank {} (host {}) is slow: for {:.0f} % of the last {} steps all others "
-                  "waited for it; this is said once",
+                  "waited for it (reported once)",
                   slow->rank, parts_.hosts[slow->rank], 100 * slow->share, SlowRank::kSteps));
   return {};
 }

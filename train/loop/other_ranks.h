@@ -18,7 +18,7 @@ namespace penstock::train {
 class OtherRanks final : public StepObserver {
  public:
   struct Parts {
-    /// Tells the others what this thread does now, for messages; none if this rank is alone.
+    /// Tells the others what this thread does now, for messages; none for a single rank.
     std::function<void(std::string_view what)> doing;
     /// Tells the others why this one fails.
     std::function<void(const Error& why)> tell;

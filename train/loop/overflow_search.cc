@@ -12,12 +12,12 @@ namespace {
 using Finding = CheckedOperators::Finding;
 using Role = CheckedOperators::Role;
 
-/// What a rank tells the others of its finding, by its place in the note.
+/// The fields of a rank's finding, by index in the note.
 enum NoteField : size_t {
-  kFound,  ///< 1, or 0 and nothing else
+  kFound,  ///< 1; 0: the other fields have no meaning
   kOrder,
-  kMicroBatch,  ///< of the global batch
-  kRow,         ///< of the data
+  kMicroBatch,  ///< index in the global batch
+  kRow,         ///< row of the data
   kBackward,
   kModule,
   kOperation,
@@ -26,7 +26,7 @@ enum NoteField : size_t {
 };
 static_assert(kParameter < zero::kStepNoteSize);
 
-/// From here on a gradient is infinite when it is rounded to the dtype.
+/// A gradient from here on becomes infinite when it is rounded to the dtype.
 float GradientLimit(DType dtype) {
   constexpr float kRoundsToInfinity = 65520;
   return dtype == DType::kFloat16 ? std::nextafter(kRoundsToInfinity, 0.0F)
@@ -58,7 +58,7 @@ WrittenTensor TensorOf(const zero::StepNote& note) {
   return tensor;
 }
 
-/// The number of the layer that a module is; nothing for others.
+/// The number of a module that is a layer; nothing for others.
 std::optional<uint32_t> LayerOf(const zero::ModelSpec& model, zero::ModuleId module) {
   if (!model.modules[offload::Index(module)].repeated) return {};
   uint32_t layer = 0;

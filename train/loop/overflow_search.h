@@ -1,9 +1,8 @@
-// Computes a step that was skipped once more, with every operator checked, and names the first
-// value that is not finite.
+// Recomputes a skipped step with every operator checked, and names the first non-finite value.
 //
 // Collective: all ranks search together, because the step needs all of them. Each finds its own
-// first value; that of the whole step is the first in the order of computation, and of ranks that
-// found it in the same tensor that of the lowest micro-batch of the global batch.
+// first value. The first value of the step is the earliest in the order of computation; if ranks
+// found it in the same tensor, that of the lowest micro-batch of the global batch.
 // Threads: the one that feeds the compute stream.
 #pragma once
 
@@ -28,16 +27,16 @@ class OverflowSearch {
     zero::Session& session;
     Model& model;
     CheckedOperators& operators;
-    /// With several ranks: tells all of them a note, and returns those of all, by rank.
+    /// With several ranks: sends a note to all, and returns those of all, by rank.
     std::function<Result<std::vector<zero::StepNote>>(const zero::StepNote& note)> exchange;
   };
   /// `dtype`: of weights and gradients; `sequence`: tokens of a row.
   OverflowSearch(Parts parts, DType dtype, uint64_t sequence, comm::World world)
       : parts_(std::move(parts)), dtype_(dtype), sequence_(sequence), world_(world) {}
 
-  /// Computes the step that was skipped last. `loss_is_finite`: its forward was; `row_of` says
-  /// which row of the data is row `i` of a micro-batch of this rank. Returns nothing if every
-  /// tensor was finite. Errors: of the device and of other ranks.
+  /// Recomputes the last skipped step. `loss_is_finite`: its loss was finite; `row_of` maps row `i`
+  /// of a micro-batch of this rank to a row of the data. Returns nothing if every tensor was
+  /// finite. Errors: of the device and of other ranks.
   Result<std::optional<FirstNonFinite>> Run(
       std::span<const int32_t> inputs, std::span<const int32_t> targets, bool loss_is_finite,
       const std::function<uint64_t(uint64_t micro_batch, uint64_t i)>& row_of);
@@ -45,7 +44,7 @@ class OverflowSearch {
  private:
   Result<std::optional<CheckedOperators::Finding>> Compute(std::span<const int32_t> inputs,
                                                            std::span<const int32_t> targets);
-  /// Returns the rank whose finding is the first, and its micro-batch and row.
+  /// Returns the rank with the first finding, and its micro-batch and row.
   Result<zero::StepNote> FirstOfAll(const std::optional<CheckedOperators::Finding>& mine,
                                     uint64_t row);
 

@@ -13,11 +13,11 @@
 
 namespace penstock::train {
 
-/// Sums of what the parts of steps took.
+/// Sums of the times of the parts of steps.
 struct PhaseSums {
   double forward_s = 0;
   double backward_s = 0;
-  double step_s = 0;  ///< of all parts
+  double step_s = 0;  ///< time of all parts
   uint64_t steps = 0;
 
   void Add(const StepRow& row);
@@ -29,21 +29,21 @@ class Progress final : public StepObserver {
     std::FILE* out = stderr;
     bool terminal = false;   ///< rewrite one line; otherwise one line every `every` steps
     uint64_t every = 10;     ///< plain lines: 0 for none
-    bool breakdown = false;  ///< lines say what forward, backward and the rest took
+    bool breakdown = false;  ///< lines have the times of forward, backward and the rest
     uint64_t last_step = 0;  ///< where the run ends
   };
   explicit Progress(Options options) : options_(options), line_(options.out, options.terminal) {}
 
   Status AfterRow(const ClosedRow& closed) override;
-  /// Leaves the cursor at the start of an empty line, so that others may write.
+  /// Leaves the cursor at the start of an empty line, for other output.
   void AtEnd(const TrainingEnd&) override { line_.Finish(); }
 
  private:
   Options options_;
   StatusLine line_;
-  double seconds_ = 0;  ///< of the steps reported
+  double seconds_ = 0;  ///< time of the reported steps
   uint64_t steps_ = 0;
-  PhaseSums phases_;  ///< of the steps since the last line
+  PhaseSums phases_;  ///< sums of the steps since the last line
 };
 
 /// "forward 12.30 ms  backward 25.10 ms  step 3.20 ms", where "step" is the rest: means over the

@@ -7,7 +7,7 @@
 namespace penstock::train {
 namespace {
 
-/// What a rank tells the others, by its place in the note.
+/// The fields of a rank's note, by index.
 enum NoteField : size_t {
   kStop,     ///< it was asked to stop
   kCommit,   ///< it wants a commit

@@ -1,8 +1,8 @@
-// What the ranks of a training tell each other with every step: whether one is asked to stop, wants
-// a commit or copies one, and its counters. So all ranks stop and commit after the same step, and
-// rank 0 reads the counters of all.
+// The notes that the ranks of a training exchange with every step: a request to stop, a wanted
+// commit, a copy in progress, and counters. So all ranks stop and commit after the same step, and
+// rank 0 has the counters of all.
 //
-// One rank alone tells nobody, and knows at any moment what it is asked. Threads: one.
+// A single rank exchanges nothing, and sees requests at any moment. Threads: one.
 #pragma once
 
 #include <functional>
@@ -22,43 +22,44 @@ namespace penstock::train {
 
 class RankNotes {
  public:
-  /// What a rank reads its own note from; everything is borrowed.
+  /// The sources of a rank's own note; everything is borrowed.
   struct Parts {
     const zero::Session& session;
     const device::Device& device;
     const ActivityMeter& meter;
     std::function<bool()> stop_requested;
-    const SnapshotService* snapshots = nullptr;  ///< none: nobody can ask this process for any
-    /// With several ranks: tells all of them a note, and returns those of all, by rank.
+    const SnapshotService* snapshots = nullptr;  ///< none: takes no requests
+    /// With several ranks: sends a note to all, and returns those of all, by rank.
     std::function<Result<std::vector<zero::StepNote>>(const zero::StepNote& note)> exchange;
   };
-  /// `library_memory`: of the GPU, beside the device's.
+  /// `library_memory`: GPU memory besides the device's.
   RankNotes(Parts parts, const comm::World& world, Bytes library_memory)
       : parts_(std::move(parts)), world_(world), library_memory_(library_memory) {}
 
   const comm::World& world() const { return world_; }
   bool alone() const { return world_.size == 1; }
 
-  /// Returns what this rank tells the others. `commit_is_due`: by the clock.
+  /// Returns this rank's note. `commit_is_due`: by the clock.
   zero::StepNote Mine(bool commit_is_due) const;
-  /// Takes what all have told with a step.
+  /// Takes the notes of all ranks for a step.
   void Take(std::vector<zero::StepNote> notes);
-  /// Tells and takes notes between two steps.
+  /// Exchanges notes between two steps.
   Status Exchange(bool commit_is_due);
 
-  // As all ranks know it, so that all decide alike.
+  // Based on the exchanged notes, so that all ranks decide alike.
   bool StopRequested() const { return alone() ? parts_.stop_requested() : stop_requested_; }
-  /// Whether somebody asks for a commit: the clock of rank 0, or somebody who wants a snapshot.
+  /// Whether a commit is wanted: by the clock of rank 0, or for a requested snapshot.
   bool CommitWanted(bool commit_is_due) const;
   /// Whether the newest commit is being copied.
   bool Copying() const { return alone() ? CopiesNow() : copying_; }
   /// Says that rank 0 begins to copy the newest commit.
   void CopyBegins() { copying_ = true; }
 
-  /// Reads everything that is measured. Bytes are those of all ranks, as far as they have told;
-  /// peaks are the largest.
+  /// Reads everything that is measured. Bytes are sums over the ranks' last notes; peaks are
+  /// maxima.
   Reading Now() const;
-  /// Returns for how many seconds each rank has waited for others, by rank; nothing if it is alone.
+  /// Returns the seconds for which each rank has waited for others, by rank; nothing for a single
+  /// rank.
   std::vector<double> Waited() const;
 
  private:
@@ -71,9 +72,9 @@ class RankNotes {
   const Parts parts_;
   const comm::World world_;
   const Bytes library_memory_;
-  std::vector<zero::StepNote> notes_;  ///< by rank, the newest
-  bool stop_requested_ = false;        ///< of any rank
-  bool copying_ = false;               ///< the same
+  std::vector<zero::StepNote> notes_;  ///< newest notes, by rank
+  bool stop_requested_ = false;        ///< on any rank
+  bool copying_ = false;               ///< on any rank
 };
 
 }  // namespace penstock::train

@@ -9,15 +9,15 @@
 namespace penstock::train {
 namespace {
 
-/// Whether what CheckCommit says of a commit is that nothing brings it back: its file is gone, or
-/// was damaged, or there is none.
+/// Whether CheckCommit's result means that a commit is lost: its file is gone, or damaged, or there
+/// is none.
 bool IsLost(const Status& commit) {
   if (commit.ok()) return false;
   return commit.error().code == ErrorCode::kNotFound ||
          commit.error().code == ErrorCode::kCorruption;
 }
 
-/// Whether the newest commit, of which CheckCommit says this, may give way to the one before.
+/// Whether a resume may use the commit before the newest one, given CheckCommit's result for that.
 bool MayResumeEarlier(const Status& commit, bool durable) {
   return durable && !commit.ok() && commit.error().code == ErrorCode::kCorruption;
 }
@@ -57,12 +57,12 @@ std::string WhatIsCommitted(const zero::Session& session, bool durable, const Er
   if (durable || commit.ok()) {
     return CommittedIn(*step, session, failure) +
            (MayResumeEarlier(commit, durable)
-                ? "; --resume resumes from the commit before, if that is whole"
+                ? "; --resume resumes from the commit before, if that is intact"
                 : "");
   }
   return fmt::format(
-      "step {} was committed, but without penstock.durable later steps take a commit "
-      "back",
+      "step {} was committed, but without penstock.durable a later step discards a "
+      "commit",
       *step);
 }
 
@@ -73,7 +73,7 @@ NumericEnd HowItEnds(const std::optional<double>& loss, const std::optional<Step
   const std::optional<config::LossScaling>& scaling = config.loss_scaling;
   if (!scaling) return end;
   end.dtype = DType::kFloat16;
-  // The loss scale is at fault only if skipped steps or zeros ended the run.
+  // The loss scale is the cause only if skipped steps or zeros ended the run.
   if (session.CheckSkips().ok()) return end;
   end.static_scale = scaling->loss_scale;
   end.zero_gradient = row.has_value() && !row->skipped && row->grad_norm == 0;
@@ -99,25 +99,25 @@ std::string HowToGoOn(const NumericFailure& failure, const zero::Session& sessio
   if (session.untried() && !end.forward_finite && other.empty()) {
     const char* const else_back =
         "go back to a snapshot (--resume-from SNAPSHOT), or begin a new run";
-    const char* const seen = "; no loss that these weights gave since they were resumed was finite";
+    const char* const seen = "; no loss since the resume was finite";
     if (!config.durable) return fmt::format("{}: {}", seen, else_back);
     return fmt::format(
-        "{}: the next --resume resumes from the commit before, if that is whole, as penstock "
-        "inspect RUN says; give it {}, because the steps after that commit are repeated; otherwise "
+        "{}: the next --resume resumes from the commit before, if that is intact (penstock "
+        "inspect RUN tells); give it {}, because it repeats the steps after that commit; otherwise "
         "{}",
         seen, lower, else_back);
   }
-  // A streak whose first step was computed again has named it, and zeros are finite.
+  // A search of the streak's first step has named it already, and zeros are finite.
   const std::string replay =
       failure.first_is_known || end.zero_gradient
           ? ""
           : fmt::format(
-                "; penstock replay RUN --from latest --to {} finds the first value that is "
-                "not finite, and says whose fault it is",
+                "; penstock replay RUN --from latest --to {} finds the first non-finite value "
+                "and its cause",
                 failure.step);
   if (!other.empty()) return "; " + other + replay;
   return fmt::format(
-      "; --resume repeats the steps after it as they were; to go on with a lower learning rate, "
+      "; --resume repeats the steps after it unchanged; to resume with a lower learning rate, "
       "give --resume {}{}",
       lower, replay);
 }

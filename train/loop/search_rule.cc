@@ -10,7 +10,7 @@ bool SearchRule::Due(const EndedStep& step) {
   if (!skipped) first_.reset();
   const Pass failed = step.forward_finite ? Pass::kBackward : Pass::kForward;
   if (first_ && first_->pass != failed) {
-    // What was found is not what fails now.
+    // The earlier finding is not the cause of this failure.
     first_.reset();
     searched_.reset();
   }

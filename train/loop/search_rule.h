@@ -1,9 +1,8 @@
-// Which steps are computed again to find the first value that is not finite, and what that has
-// found.
+// Which steps are recomputed to find the first non-finite value, and the result.
 //
-// A search costs a forward and a backward. In a streak of skipped steps the first that the watch
-// reports is searched, and after that only a step in which another pass failed; not soon again in
-// the next streak. A replay searches every skipped step.
+// A search costs a forward and a backward. In a streak of skipped steps, the first one that the
+// watch reports is searched, then only a step in which another pass failed; a streak soon after is
+// not searched. A replay searches every skipped step.
 //
 // A plain value, the same on all ranks. Threads: one.
 #pragma once
@@ -31,11 +30,11 @@ class SearchRule {
   SearchRule(bool dynamic_loss_scale, bool every)
       : dynamic_(dynamic_loss_scale), every_(every), streak_(dynamic_loss_scale) {}
 
-  /// Takes the steps, one after the other. Returns whether this one is to be searched.
+  /// Takes the next step. Returns whether to search it.
   bool Due(const EndedStep& step);
-  /// Takes what the search of the last step has found; nothing if that is nothing.
+  /// Takes the finding of the last step's search, if any.
   void Found(std::optional<FirstNonFinite> first) { first_ = std::move(first); }
-  /// Returns what is known of the streak that the last step belongs to.
+  /// Returns the finding for the last step's streak, if any.
   const std::optional<FirstNonFinite>& first() const { return first_; }
 
  private:
@@ -43,7 +42,7 @@ class SearchRule {
   const bool every_;
   StreakRule streak_;
   std::optional<FirstNonFinite> first_;
-  std::optional<uint64_t> searched_;  ///< the last step that was
+  std::optional<uint64_t> searched_;  ///< the last searched step
 };
 
 }  // namespace penstock::train

@@ -1,5 +1,5 @@
-// Has a skipped step searched for its first value that is not finite, where SearchRule says so, and
-// adds what is found to the step's numbers.
+// Searches a skipped step for its first non-finite value if SearchRule says so, and adds the
+// finding to the step's numbers.
 //
 // The search is collective (train/loop/overflow_search.h), so every rank has one of these. Threads:
 // as of a StepObserver.
@@ -17,7 +17,7 @@ namespace penstock::train {
 
 class SkippedStepSearch final : public StepObserver {
  public:
-  /// Computes the last step again. Returns nothing if every value was finite.
+  /// Recomputes the last step. Returns nothing if every value was finite.
   using Search = std::function<Result<std::optional<FirstNonFinite>>(const StepNumbers& numbers)>;
 
   /// `last_step`: the last one of the run, which is never searched: nothing is read ahead for a

@@ -1,7 +1,7 @@
-// The data of the step that is computed: which rows this rank takes, and their tokens.
+// The data of the current step: the rows that this rank takes, and their tokens.
 //
-// A step takes the rows behind those that the steps before took; micro-batch j of a rank takes
-// every so many rows of them (train/loop/data.h). Threads: one.
+// A step takes the rows after those of earlier steps, which are dealt out to ranks and
+// micro-batches (train/loop/data.h). Threads: one.
 #pragma once
 
 #include <cstdint>
@@ -19,29 +19,29 @@ namespace penstock::train {
 
 class StepBatch {
  public:
-  /// `data` outlives the object. `consumed_samples`: what the steps before took, of all ranks.
+  /// `data` outlives the object. `consumed_samples`: samples of all earlier steps and ranks.
   StepBatch(BatchReader& data, const BatchShape& shape, const config::Config& config,
             const comm::World& world, uint64_t consumed_samples);
 
   /// Reads the data of the next step. Errors: of BatchReader::Read.
   Status Read();
-  /// Of the step that was read last.
-  uint64_t micro_batches() const { return micro_batches_; }  ///< of this rank
+  // For the step that was read last.
+  uint64_t micro_batches() const { return micro_batches_; }  ///< micro-batches of this rank
   std::span<const int32_t> inputs() const { return inputs_; }
   std::span<const int32_t> targets() const { return targets_; }
-  uint64_t tokens() const { return inputs_.size() * world_.size; }  ///< of all ranks
+  uint64_t tokens() const { return inputs_.size() * world_.size; }  ///< tokens of all ranks
   /// Returns which row of the data is row `i` of a micro-batch of this rank.
   uint64_t RowOf(uint64_t micro_batch, uint64_t i) const {
     return data_.RowAt(PositionOf(micro_batch, i));
   }
-  /// Returns the first rows of the data that the step takes, at most so many.
+  /// Returns the step's first rows of the data, at most `count`.
   std::vector<uint64_t> FirstRows(uint64_t most) const;
 
-  /// Says that the step that was read is done.
+  /// Marks the step that was read as done.
   void Done() { consumed_samples_ += NextSamples(); }
-  /// Says that so many steps are not computed. Their rows count as taken.
+  /// Passes over steps, whose rows count as taken.
   void PassOver(uint64_t steps);
-  /// Returns how many rows the steps that are done took, of all ranks.
+  /// Returns the number of rows that finished steps took, on all ranks.
   uint64_t consumed_samples() const { return consumed_samples_; }
 
  private:

@@ -14,10 +14,10 @@ namespace penstock::train {
 
 namespace {
 
-/// Of the rows of a step, at most so many are named.
+/// Max number of named rows of a step.
 constexpr uint64_t kNamedRows = 16;
 
-/// The row of a step, but for what is measured when it ends.
+/// The row of a step, without the values measured at its end.
 StepRow RowOf(const zero::StepOutcome& outcome, double loss) {
   StepRow row;
   row.step = outcome.step;
@@ -45,7 +45,7 @@ Result<LoopSummary> TrainLoop::Run() {
 
 Status TrainLoop::RunSteps() {
   summary_.begin = parts_.notes.Now();
-  // Initialisation reads nothing: what was read ahead since then is the first step's.
+  // Initialisation reads nothing: all reads ahead since then belong to the first step.
   summary_.begin.counters.nvme_read_bytes = 0;
   row_begin_ = summary_.begin;
   commits_.BeginSteps();
@@ -63,7 +63,7 @@ Status TrainLoop::RunSteps() {
 }
 
 Status TrainLoop::BeginRun() {
-  // With one slot, the first update would give the commit up.
+  // With one slot, the first update would discard the commit.
   const bool is_new = !parts_.session.committed_step() && options_.config.durable;
   if (!is_new || parts_.session.state().step >= options_.last_step) return {};
   begins_run_ = true;
@@ -189,8 +189,7 @@ Status TrainLoop::CommitLast() {
   PENSTOCK_TRY(commits_.Finish());
   const uint64_t step = parts_.session.state().step;
   if (parts_.session.committed_step() == step) return {};
-  // The loss of a skipped step does not speak against weights that gave a finite one, with other
-  // data.
+  // A non-finite loss does not put weights in doubt that gave a finite loss with other data.
   if (row_.has_value() && !std::isfinite(row_->loss) && !parts_.session.proven()) {
     return MakeError(ErrorCode::kNumeric,
                      "step {}: the loss is not finite, and what the weights are now is not "
@@ -223,18 +222,18 @@ Error TrainLoop::Fail(const Error& why) {
   const config::Config& config = options_.config;
   const bool numeric = why.code == ErrorCode::kNumeric;
   const std::optional<double> loss = numeric ? LastLoss() : std::nullopt;
-  // A step that ended the run for its gradient was not finished, and its loss counts all the same.
+  // A step that ended the run because of its gradient was not finished, but its loss counts.
   if (loss) doubted_ = DoubtedCommit(*loss);
-  // A step that was not finished has no row.
+  // An unfinished step has no row.
   const NumericFailure failure{.step = row_.has_value() ? row_->step : session.state().step + 1,
                                .end = HowItEnds(loss, row_, session, config),
                                .first_is_known = first_is_known_};
   parts_.observers.Failing(why, doubted_);
-  // What is committed is known when the commit that was begun has ended. A step that waited for it
-  // may have failed because of it.
+  // The state of the commits is known once a commit in progress has ended. A step that waited for
+  // it may have failed because of it.
   static_cast<void>(commits_.Await());
   const bool committed = session.committed_step().has_value();
-  // Numbers may speak against the commit from which the run resumed, though it did no step.
+  // Numerics may put the commit in doubt from which the run resumed, even without a finished step.
   if (summary_.steps == 0 && !(committed && (begins_run_ || numeric))) return why;
   static_cast<void>(CloseRow(parts_.notes.Now()));  // the first failure is the one to report
   Error error = why;
@@ -254,7 +253,7 @@ Error TrainLoop::Fail(const Error& why) {
 }
 
 std::optional<double> TrainLoop::LastLoss() const {
-  // A search computes the step again, so the row knows better than the model.
+  // A search recomputes the step, so the row is right and the model is not.
   if (row_) return row_->loss;
   if (!computed_) return {};
   const Result<double> loss = parts_.model.Loss();
@@ -263,7 +262,7 @@ std::optional<double> TrainLoop::LastLoss() const {
 
 std::optional<uint64_t> TrainLoop::DoubtedCommit(double loss) const {
   const zero::Session& session = parts_.session;
-  // A commit that this run did not make is not taken back, and may be as bad.
+  // A commit of an earlier process is not taken back, even if it is in doubt.
   const bool untried = session.untried() && !std::isfinite(loss);
   const bool doubtful = options_.config.durable && (session.commit_is_doubtful() || untried);
   return doubtful ? session.committed_step() : std::nullopt;

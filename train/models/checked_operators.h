@@ -1,8 +1,8 @@
-// Operators that find where numbers stop being finite.
+// Operators that find the first non-finite values.
 //
-// They stand between a model and the operators that compute. While a search is on, every tensor
-// that an operator has written is looked at, in the order of computation, and the first one with a
-// number out of range is kept. Otherwise they only hand the calls on.
+// They stand between a model and the operators that compute. During a search, every tensor that an
+// operator has written is checked, in the order of computation, and the first one with a number out
+// of range is kept. Otherwise they only forward the calls.
 //
 // Threads: the one that feeds the stream.
 #pragma once
@@ -30,27 +30,26 @@ class CheckedOperators final : public kernels::ModelOperators {
 
   /// The first number out of range.
   struct Finding {
-    uint64_t order = 0;  ///< of the tensor among those of the step; ranks have the same
+    uint64_t order = 0;  ///< order of the tensor in the step; the same on all ranks
     ComputePlace place;
     Operation operation = Operation::kEmbedding;
     Role role = Role::kOutput;
     const std::byte* tensor = nullptr;  ///< the operator's weight, or a parameter's gradient
-    uint64_t row = 0;  ///< of the tensor: a token of the micro-batch, or of a weight
+    uint64_t row = 0;  ///< row of the tensor: a token of the micro-batch, or a row of a weight
     uint64_t column = 0;
   };
 
-  /// Returns what the search takes of the device.
+  /// Returns the device memory of the search.
   static Bytes Need() { return device::kDeviceAlignment; }
   /// `inner` outlives the object. Errors: kBudget.
   static Result<std::unique_ptr<CheckedOperators>> Create(device::Device& device,
                                                           kernels::ModelOperators& inner);
 
-  /// From here on, tensors are looked at. `place` says where the model is when it calls.
-  /// `gradient_limit`: the largest that a gradient of a weight may be, which is fp32 until it is
-  /// rounded.
+  /// Begins to check tensors. `place` returns the model's place at a call. `gradient_limit`: the
+  /// largest allowed magnitude of a weight's gradient, which is fp32 until it is rounded.
   void BeginSearch(device::Stream& stream, std::function<ComputePlace()> place,
                    float gradient_limit);
-  /// Waits for what was enqueued and returns what was found. Errors: of the stream.
+  /// Waits for the enqueued work and returns the finding. Errors: of the stream.
   Result<std::optional<Finding>> EndSearch(device::Stream& stream);
 
   void EmbeddingForward(device::Stream& stream, const kernels::TokenView& tokens,
@@ -107,7 +106,7 @@ class CheckedOperators final : public kernels::ModelOperators {
   Bytes scratch_bytes() const override { return inner_.scratch_bytes() + Need(); }
 
  private:
-  /// A tensor that was looked at.
+  /// A checked tensor.
   struct Looked {
     ComputePlace place;
     Operation operation;
@@ -124,7 +123,7 @@ class CheckedOperators final : public kernels::ModelOperators {
             const kernels::ConstTensorView& written);
 
   kernels::ModelOperators& inner_;
-  device::DeviceBuffer first_;  ///< number of the tensor, and of the element in it
+  device::DeviceBuffer first_;  ///< index of the tensor, and of the element in it
   device::HostBuffer host_;
   std::function<ComputePlace()> place_;  ///< none: no search is on
   float gradient_limit_ = 0;
@@ -137,11 +136,11 @@ struct WrittenTensor {
   zero::ModuleId module{};
   CheckedOperators::Operation operation = CheckedOperators::Operation::kEmbedding;
   CheckedOperators::Role role = CheckedOperators::Role::kOutput;
-  std::optional<size_t> parameter;  ///< that the operator uses, or whose gradient it is
+  std::optional<size_t> parameter;  ///< used by the operator, or whose gradient it is
 };
 WrittenTensor TensorOf(const CheckedOperators::Finding& finding,
                        const offload::ShardLayout& layout);
-/// Returns what people call it: "h.1.mlp.c_proj" for an output or the gradient of an input,
+/// Returns its name for messages: "h.1.mlp.c_proj" for an output or the gradient of an input,
 /// "h.1.mlp.c_proj.weight" for the gradient of a parameter, "h.1 attention" for an operator without
 /// parameters.
 std::string NameOf(const WrittenTensor& tensor, const offload::ModelLayout& layout);

@@ -53,7 +53,7 @@ class HeldModule {
 struct Staging {
   device::HostBuffer tokens;   ///< int32: inputs, then targets
   device::HostBuffer largest;  ///< as Gpt2Buffers has them
-  device::Event copied;        ///< from here on the tokens may be overwritten
+  device::Event copied;        ///< once reached, the tokens may be overwritten
 };
 
 class Gpt2Model final : public Gpt2 {
@@ -81,7 +81,7 @@ class Gpt2Model final : public Gpt2 {
   std::vector<LayerMagnitudes> Magnitudes() override;
 
  private:
-  /// Takes over the number of micro-batches of the step that begins.
+  /// Takes the number of micro-batches of the step that begins.
   void BeginStep(uint64_t micro_batches);
   uint64_t tokens() const { return micro_batches_ * micro_batch_ * sequence_; }
   uint64_t tokens_of_all_ranks() const { return tokens() * ranks_; }
@@ -124,7 +124,7 @@ class Gpt2Model final : public Gpt2 {
   const Gpt2Modules modules_;
   const kernels::DType dtype_;
   const uint64_t most_micro_batches_;
-  uint64_t micro_batches_;      ///< of this step
+  uint64_t micro_batches_;      ///< micro-batches of this step
   const uint64_t micro_batch_;  ///< sequences
   const uint64_t ranks_;
   const uint64_t sequence_;

@@ -28,13 +28,13 @@ struct BatchShape {
   uint64_t micro_batch = 1;    ///< sequences in a micro-batch, B
   uint64_t micro_batches = 1;  ///< in a step, at most (gradient accumulation)
   uint64_t sequence = 0;       ///< T
-  uint64_t ranks = 1;          ///< each with so many micro-batches in a step
+  uint64_t ranks = 1;          ///< each with this many micro-batches in a step
   /// Home of the activation checkpoints: kDevice, or kHost, with only those on the device that are
   /// about to be used.
   Tier checkpoint_home = Tier::kDevice;
 };
 
-/// What a model takes for activations, checkpoints and token buffers; kMaxCount if that does not
+/// The memory of a model's activations, checkpoints and token buffers; kMaxCount if that does not
 /// fit 64 bits.
 struct ActivationBytes {
   Bytes device;
@@ -53,8 +53,8 @@ struct ModelSizes {
 /// The largest magnitudes of a layer's activations in a step, over all micro-batches of a rank;
 /// infinite where one is not finite.
 struct LayerMagnitudes {
-  float attention = 0;  ///< of the residual stream behind attention
-  float residual = 0;   ///< and behind the layer
+  float attention = 0;  ///< of the residual stream after attention
+  float residual = 0;   ///< and after the layer
 };
 
 /// A model that computes. Owns activations, checkpoints and token buffers; borrows device and
@@ -71,14 +71,14 @@ class Model {
   /// each adds to a gradient (fp32) or to the loss (double) is computed first, from zero, and added
   /// in their order. `inputs` and `targets`: [micro_batches, micro_batch, sequence] tokens below
   /// the vocabulary, of the micro-batches with which the step was begun; copied before the function
-  /// returns. The numbers are those of a model that was made for so many. The session's model is
-  /// the description's Spec().
+  /// returns. The numbers are those of a model made for this many. The session's model is the
+  /// description's Spec().
   virtual Status ForwardBackward(zero::Step& step, std::span<const int32_t> inputs,
                                  std::span<const int32_t> targets) = 0;
-  /// Returns what the operators that the model enqueues at this moment belong to.
+  /// Returns the place in the step of the operators that the model enqueues now.
   virtual ComputePlace place() const = 0;
   /// Returns those of the last ForwardBackward, by layer, once Loss() has returned; empty if the
-  /// model does not look.
+  /// model does not measure them.
   virtual std::vector<LayerMagnitudes> Magnitudes() { return {}; }
   /// Returns the mean loss of the last ForwardBackward, whose session still lives; blocks until it
   /// is there.
@@ -106,7 +106,7 @@ class ModelDescription {
                                                 device::Device& device,
                                                 kernels::ModelOperators& operators) const = 0;
   /// Returns a JSON object of everything on which the computed numbers depend. Two models have the
-  /// same identity only if a run of the one may continue with the other. So the identity names the
+  /// same identity only if a run of the one may resume with the other. So the identity names the
   /// model_type, except for gpt2, because older commits of it do not.
   virtual std::string Identity() const = 0;
 };

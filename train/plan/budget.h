@@ -44,7 +44,7 @@ struct MemoryNeeds {
   std::string host_sum;
 };
 
-/// What there is for this process, from which limits are taken that nobody gave.
+/// The memory available to this process, from which default limits are taken.
 struct OfferedMemory {
   MachineMemory machine;                    ///< divided among the ranks of the node
   std::optional<Bytes> gpu = std::nullopt;  ///< free on the GPU, if that is the device
@@ -80,9 +80,9 @@ struct PlannedTraining {
 Result<MemoryNeeds> SumMemoryNeeds(const PlannedTraining& training,
                                    const std::function<Result<OfferedMemory>()>& machine);
 
-/// The same whatever any machine has. The scratch of operators that this build does not have, or of
-/// sizes that no machine has, is not known. Errors: kBudget for more tiles than there may be; those
-/// of the operators.
+/// The same independent of a machine's memory. The scratch of operators that this build does not
+/// have, or of sizes that no machine has, is not known. Errors: kBudget for more tiles than there
+/// may be; those of the operators.
 Result<MemoryNeeds> SumMemoryNeeds(const PlannedTraining& training);
 
 /// Returns the limits that a training of this config has. By default the CPU device gets half of

@@ -17,7 +17,7 @@ namespace penstock::train {
 namespace {
 
 constexpr uint32_t kMaxTriedRanks = 1024;
-/// Times that differ by less are the same to whoever chooses.
+/// Times that differ by less count as equal.
 constexpr double kSameTime = 0.01;
 /// A time that is not known comes after all others.
 constexpr double kUnknownTime = std::numeric_limits<double>::infinity();
@@ -35,7 +35,7 @@ config::Config WithPlacement(config::Config config, std::pair<Tier, Tier> homes)
   config.optimizer_home = homes.second;
   // A config has paths only where something lives there.
   if (!config::UsesNvme(config)) config.nvme_paths.clear();
-  // Whatever is not on the device needs it; one rank computes the same at every stage.
+  // State outside the device needs stage 3; one rank computes the same at every stage.
   if (homes.first != Tier::kDevice || homes.second != Tier::kDevice) config.zero_stage = 3;
   return config;
 }

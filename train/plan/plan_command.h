@@ -1,7 +1,7 @@
 // `penstock plan`: what a training will take and how long its steps will be, from model and
 // configuration alone (docs/plan.md).
 //
-// Threads: the main thread, while nothing else computes: speeds that nobody gave are measured.
+// Threads: the main thread, while nothing else computes: speeds that are not given are measured.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct PlanCommand {
   std::optional<uint64_t> sequence_length = {};
   config::AutoFlags auto_flags = {};  ///< what "auto" in the config means
   GivenSpeed speed = {};
-  double training_tokens = 0;  ///< of the whole training; 0: nobody asks how long it takes
+  double training_tokens = 0;  ///< of the whole training; 0: its duration is not asked for
   std::optional<DriveRating> rating = {};
   std::optional<PlanGoal> choose = {};
   bool as_deepspeed = false;  ///< DeepSpeed's estimates instead; no config is needed

@@ -23,7 +23,8 @@ struct PlanQuestions {
   std::optional<DriveRating> rating = {};
 };
 
-/// Nothing: the time of a step, or the drive that it takes, is not known; or nobody asked.
+/// A value is none if the time of a step or the drive's speed is unknown, or if it was not asked
+/// for.
 struct PlanRates {
   std::optional<double> tokens_per_s;
   std::optional<double> tflops;           ///< of all ranks, without recomputation

@@ -88,7 +88,7 @@ size_t PathCount(const config::Config& config) {
 }
 
 /// The same shares of blocks and of tiles in host memory, but as many blocks as keep the drives
-/// busy, whatever the size of a tile.
+/// busy, for any tile size.
 zero::MemoryPlan CoarsePlan(const PlannedTraining& training, const offload::ShardLayout& layout,
                             const offload::ShardLayout& coarse, const zero::MemoryPlan& memory) {
   const double factor =

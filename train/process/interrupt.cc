@@ -21,7 +21,7 @@ constexpr std::array<int, 3> kSignals = {SIGINT, SIGTERM, SIGHUP};
 constexpr int64_t kNone = -1;
 std::atomic<int64_t> g_first = kNone;    ///< when the first signal came, by Now
 std::atomic<int64_t> g_one_request = 0;  ///< nanoseconds
-std::atomic<bool> g_exists = false;      ///< an Interrupt
+std::atomic<bool> g_exists = false;      ///< whether an Interrupt exists
 std::atomic<const char*> g_notice = nullptr;
 static_assert(std::atomic<int64_t>::is_always_lock_free);
 static_assert(std::atomic<const char*>::is_always_lock_free);

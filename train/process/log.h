@@ -1,6 +1,6 @@
-// What the program says to people: notices on stderr, and one line for the failure that ends it.
+// Messages for the user: notices on stderr, and one line for the failure that ends the program.
 //
-// Each is one line of bounded length that steers no terminal, whoever wrote it
+// Each is one line of bounded length without control characters, even in quoted text
 // (base/message_text.h). Results go to stdout and are not logged. Threads: ExitCode and LogWarning
 // from any, LogNotice and LogNotices from one at a time; the others from the main thread.
 #pragma once
@@ -18,7 +18,7 @@ int ExitCode(ErrorCode code);
 /// Sends spdlog's default logger to stderr, as "penstock: <message>". May be called again.
 void StartLogging();
 
-/// Drops all notices from now on: another process says them.
+/// Drops all notices from now on: another process shows them.
 void SilenceNotices();
 
 void LogNotice(const std::string& text);

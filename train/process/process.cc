@@ -25,8 +25,7 @@ namespace {
 /// The stack that glibc gives a thread if there is no limit.
 constexpr Bytes kStack = 2_MiB;
 
-/// Without it, the next file that is opened would take the number, and lines meant for the user
-/// would go into it.
+/// Otherwise the next opened file would get the number, and messages for the user would go into it.
 Status OpenStandardDescriptors() {
   for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(descriptor, F_GETFD) >= 0 || errno != EBADF) continue;
@@ -38,8 +37,8 @@ Status OpenStandardDescriptors() {
   return {};
 }
 
-/// The main thread's stack grows up to the limit of the moment; that of a new thread has the size
-/// that the limit had when the program began, but where another default is set.
+/// The main thread's stack grows up to the current limit; a new thread's stack has the size of the
+/// limit at the program's start, unless another default is set.
 Status ProvideStacks() {
   pthread_attr_t attributes;
   size_t size = 0;
@@ -91,26 +90,26 @@ void KeepToAddressSpace() {
   }
 }
 
-/// Ends the program with a line of what happened and, in the words of a library, `detail`.
+/// Ends the program with one line: what happened, and `detail`, a library's text.
 [[noreturn]] void EndWith(ErrorCode code, const char* what, std::string_view detail = {}) {
-  // Without memory: there may be none.
+  // Allocates nothing: memory may be exhausted.
   static_cast<void>(
       std::fprintf(stderr, "penstock: error: %s%s", what, detail.empty() ? "" : ": "));
   while (!detail.empty() && (detail.back() == '\n' || detail.back() == '\r')) {
     detail.remove_suffix(1);
   }
-  // As MessageLine, which needs memory: nothing in it steers a terminal.
+  // As MessageLine, which allocates: removes control characters.
   for (const char c : detail.substr(0, kMaxMessage)) {
     const bool plain = c >= ' ' && c <= '~';
     static_cast<void>(std::fputc(plain ? c : c == '\n' || c == '\r' ? ' ' : '?', stderr));
   }
   static_cast<void>(
-      std::fputs("; the program cannot go on, and what was committed is kept\n", stderr));
+      std::fputs("; the program cannot continue; committed steps are kept\n", stderr));
   std::_Exit(ExitCode(code));
 }
 
-/// Ends an exception that cannot be reported to a caller, as in a thread. It leaves behind what a
-/// killed process leaves.
+/// Handles an exception that cannot be reported to a caller, as in a thread. The process ends as if
+/// killed.
 [[noreturn]] void EndProgram() noexcept {
   constexpr const char* kUnexpected = "unexpected failure in a library";
   try {
@@ -132,7 +131,7 @@ Status PrepareProcess(char** argv) {
   PENSTOCK_TRY(OpenStandardDescriptors());
   PENSTOCK_TRY(ProvideStacks());
   UsePassiveOpenMpWaits(argv);
-  // Who reads our output may be gone, as `| tee` is after Ctrl-C; that must not end a commit.
+  // The reader of our output may be gone, as `| tee` after Ctrl-C; that must not end a commit.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
   std::set_terminate(EndProgram);

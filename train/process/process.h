@@ -10,7 +10,7 @@ namespace penstock::train {
 /// Prepares the process for the program:
 /// - Standard descriptors that are closed lead to /dev/null. Otherwise the next files that are
 ///   opened would take their numbers, and log lines would be written into them.
-/// - A write to a pipe that nobody reads, or beyond the limit of the size of files, is an error of
+/// - A write to a pipe without readers, or beyond the limit of the size of files, is an error of
 ///   that write and not a signal.
 /// - The main thread's stack may grow to 2 MiB at least, and other threads have as much, even if
 ///   the limit (ulimit -s) is lower.

@@ -17,7 +17,7 @@ class StatusLine {
   StatusLine& operator=(const StatusLine&) = delete;
 
   void Show(const std::string& line);
-  /// Leaves the cursor at the start of an empty line, so that others may write.
+  /// Leaves the cursor at the start of an empty line, for other output.
   void Finish();
 
  private:

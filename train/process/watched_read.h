@@ -1,4 +1,4 @@
-// Has a long read say how far it is, and end when a signal asks for it.
+// Shows the progress of a long read, and ends it on a signal.
 #pragma once
 
 #include <functional>
@@ -10,9 +10,9 @@
 
 namespace penstock::train {
 
-/// Returns what a read calls with the bytes that it has read and all that it will, from one thread
-/// at a time. `what` begins the line on a read that takes long. Once a signal was received, it
-/// returns kCancelled with `interrupted`. The interrupt outlives what is returned.
+/// Returns a function that a read calls with its bytes so far and in total, from one thread at a
+/// time. `what` begins the progress line of a long read. Once a signal was received, the function
+/// returns kCancelled with `interrupted`. The interrupt outlives it.
 std::function<Status(Bytes done, Bytes all)> WatchedRead(const std::string& what,
                                                          const Interrupt& interrupt,
                                                          std::string interrupted);

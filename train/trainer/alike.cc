@@ -15,7 +15,7 @@
 namespace penstock::train {
 namespace {
 
-/// Beginnings of keys that each rank may choose for itself.
+/// Prefixes of keys that each rank may choose for itself.
 constexpr auto kOwn = std::to_array<std::string_view>({
     "/aio",
     "/arithmetic",
@@ -30,7 +30,7 @@ constexpr auto kOwn = std::to_array<std::string_view>({
     "/zero_optimization/offload_param/nvme_path",
 });
 
-/// Elements that are looked at, at each end of a tensor.
+/// Elements in the checksum, at each end of a tensor.
 constexpr uint64_t kRecognised = 64;
 
 /// "/optimizer/params/lr" as "optimizer.params.lr".
@@ -47,7 +47,7 @@ std::string RankText(const comm::Job& job, size_t rank) {
 
 using NamedValue = NamedValues::value_type;
 
-/// The first value in which two ranks differ; null: one has no more.
+/// The first value in which two ranks differ; null: one of them has no such value.
 Error Differ(const std::string& rank, const NamedValue* value, const std::string& first_rank,
              const NamedValue* first_value) {
   if (value == nullptr || first_value == nullptr || value->first != first_value->first) {
@@ -60,7 +60,7 @@ Error Differ(const std::string& rank, const NamedValue* value, const std::string
                    value->first, value->second, rank, first_value->second, first_rank);
 }
 
-/// Says what differs, where some of the texts of all ranks do.
+/// Returns the error for texts of the ranks that differ.
 Status FindDifference(const comm::Job& job, const std::vector<std::string>& texts) {
   const auto first_rank = nlohmann::json::parse(texts.front()).get<NamedValues>();
   for (size_t rank = 1; rank < texts.size(); ++rank) {

@@ -22,7 +22,7 @@ using offload::StateReader;
 
 constexpr char kSeen = '1';
 
-/// The first file of a rank that is not there, as this process sees it.
+/// The first file of a rank that this process does not see.
 const std::string* Missing(const RankFiles& files) {
   std::error_code ignored;
   const auto there = [&](const std::string& path) {
@@ -39,8 +39,8 @@ std::string Seen(const StateFiles& files) {
   return seen;
 }
 
-/// Says of the files of rank `of` that `reader` needs them and does not see them. `all`: what each
-/// rank sees.
+/// Returns the error that `reader` does not see the files of rank `of`, which it needs. `all`: what
+/// each rank sees.
 Error NotSeen(const Folder& run, const StateFiles& files, size_t of, size_t reader,
               const std::vector<std::string>& all, Ranks& ranks) {
   const RankFiles& rank = files.ranks[of];
@@ -49,7 +49,7 @@ Error NotSeen(const Folder& run, const StateFiles& files, size_t of, size_t read
   const auto owner =
       std::ranges::find_if(all, [of](const auto& seen) { return seen[of] == kSeen; });
   if (owner == all.end()) {
-    // The ranks ended before each had its files; a drive is not what is missing.
+    // The ranks ended before each had its files; no drive is missing.
     const auto ended = NothingIfWithoutRows(
         run, fmt::format("it has no rows, and no rank sees {}: it ended before its first commit, "
                          "unless its rows were moved away",
@@ -69,10 +69,10 @@ Error NotSeen(const Folder& run, const StateFiles& files, size_t of, size_t read
                         files.ranks.size()));
 }
 
-/// What a rank knows of its files.
+/// A rank's knowledge of its files.
 struct Told {
   std::vector<HeldCommit> commits;
-  std::string notice;  ///< what is damaged, for the user; empty: nothing
+  std::string notice;  ///< damage, for the user; empty: none
 };
 
 std::string ToText(const Told& told) {
@@ -83,7 +83,7 @@ std::string ToText(const Told& told) {
   return nlohmann::json{{"commits", commits}, {"notice", told.notice}}.dump(
       -1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
-/// Of a text that another rank made.
+/// Parses a text of another rank.
 Told FromText(const std::string& text) {
   const auto json = nlohmann::json::parse(text);
   Told told{.commits = {}, .notice = json.at("notice")};
@@ -93,7 +93,8 @@ Told FromText(const std::string& text) {
   return told;
 }
 
-/// Says what the other ranks found in their files: rank 0 sees none of these, and alone is heard.
+/// Logs what the other ranks found in their files: only rank 0 logs notices, and it sees none of
+/// these files.
 void LogTold(const std::vector<std::string>& hosts, const std::vector<std::string>& notices) {
   for (size_t rank = 1; rank < notices.size(); ++rank) {
     if (notices[rank].empty()) continue;
@@ -101,7 +102,7 @@ void LogTold(const std::vector<std::string>& hosts, const std::vector<std::strin
   }
 }
 
-/// What a rank says whose files cannot be opened: if they were never whole, that there is no
+/// The error of a rank whose files cannot be opened: if they were never complete, that there is no
 /// commit.
 Error NotOpened(const Folder& run, const StateFiles& files, uint32_t rank, const Error& error) {
   std::error_code ignored;
@@ -113,7 +114,7 @@ Error NotOpened(const Folder& run, const StateFiles& files, uint32_t rank, const
   return NothingIfWithoutRows(run, error.message).value_or(error);
 }
 
-/// The share that a rank expects in its files.
+/// Opens this rank's share.
 Result<std::unique_ptr<StateReader>> OpenMine(const StateFiles& files, const comm::World& world) {
   PENSTOCK_ASSIGN(
       std::unique_ptr<StateReader> reader,
@@ -131,7 +132,7 @@ Result<bool> SeeOwnFilesOnly(const Folder& run, const StateFiles& files, Ranks& 
   PENSTOCK_ASSIGN(const std::vector<std::string> all, ranks.job().Gather(Seen(files)));
   const auto sees = [](const std::string& seen) { return seen.find(kSeen) != std::string::npos; };
   const auto knows = [&](const std::string& seen) { return seen.size() == files.ranks.size(); };
-  // Where there is nothing at all, or no run.json, what opens the files says why that may be.
+  // If there are no files at all, or no run.json, opening the files explains that.
   if (std::ranges::none_of(all, sees) || !std::ranges::all_of(all, knows)) return false;
   const bool same_ranks = files.ranks.size() == all.size();
   bool all_see_all = true;

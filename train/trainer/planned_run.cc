@@ -7,8 +7,8 @@
 namespace penstock::train {
 namespace {
 
-/// In the first step nothing was updated before, and the last waits for all updates: only among
-/// more steps do they not count.
+/// The first step follows no update, and the last waits for all updates: fewer steps than this are
+/// not compared.
 constexpr uint64_t kStepsToCompare = 10;
 constexpr double kBytesApart = 0.05;
 constexpr double kTimeApart = 0.2;
@@ -38,7 +38,7 @@ PlanFigures FiguresOf(const LoopSummary& loop, uint32_t ranks) {
   return figures;
 }
 
-/// How far what is measured may be from its plan, as shares of that.
+/// The allowed deviation of a measured figure, as shares of the planned one.
 struct Tolerance {
   double above;
   double below;
@@ -63,7 +63,7 @@ std::optional<PlannedAndMeasured> HoldAgainstPlan(const TrainJob& job, const Loo
 
 std::string PlanNotice(const PlannedAndMeasured& figures, uint64_t steps, uint64_t skipped) {
   if (steps < kStepsToCompare) return "";
-  // A skipped step has no update: it moves less than is planned, and takes less time.
+  // A skipped step has no update: it moves fewer bytes and takes less time than planned.
   const double left_out = static_cast<double>(skipped) / static_cast<double>(steps);
   const Tolerance peak = {.above = kBytesApart, .below = kBytesApart};
   const Tolerance bytes = {.above = kBytesApart, .below = kBytesApart + left_out};
@@ -83,7 +83,7 @@ std::string PlanNotice(const PlannedAndMeasured& figures, uint64_t steps, uint64
     parts += Part("seconds of a step", *planned.step_s, *measured.step_s, time);
   }
   if (parts.empty()) return "";
-  return "the run parts from its plan" + parts + "; penstock plan says what it counts with";
+  return "the run differs from its plan" + parts + "; penstock plan lists its assumptions";
 }
 
 }  // namespace penstock::train

@@ -1,4 +1,4 @@
-// A run held against its plan: what it was to take, and what it took.
+// Compares a run with its plan: planned and measured figures.
 //
 // Threads: any.
 #pragma once
@@ -12,13 +12,13 @@
 
 namespace penstock::train {
 
-/// Plans the run of `job` and reads what it took from `loop`. Bytes of a step are those of one
-/// rank; time is planned if the job knows its speeds. Nothing if no plan can be made.
+/// Plans the run of `job` and reads its figures from `loop`. Bytes of a step are those of one rank;
+/// time is planned if the job knows its speeds. Nothing if no plan can be made.
 std::optional<PlannedAndMeasured> HoldAgainstPlan(const TrainJob& job, const LoopSummary& loop);
 
-/// Returns one line on what parts from the plan by more than 5 % (bytes) or 20 % (time); empty if
-/// nothing does, or if the run had too few steps to tell. `skipped` of the steps were without
-/// update, and took less for that reason.
+/// Returns one line with the figures that differ from the plan by more than 5 % (bytes) or 20 %
+/// (time); empty if none does, or if the run had too few steps to tell. `skipped` steps had no
+/// update, and so took less.
 std::string PlanNotice(const PlannedAndMeasured& figures, uint64_t steps, uint64_t skipped);
 
 }  // namespace penstock::train

@@ -36,9 +36,9 @@ zero::TensorSource Interruptible(zero::TensorSource source, const Interrupt& int
   };
 }
 
-/// What removes a run that has not begun: a rank's files and, on rank 0, RUN. A rank that was
-/// killed cannot remove its own: rank 0 does so on its host, and keeps RUN, which names them, where
-/// ranks are on others.
+/// Removes a run that has not begun: a rank's files and, on rank 0, RUN. A killed rank cannot
+/// remove its own files: rank 0 does so on its host, and keeps RUN, which names them, if ranks are
+/// on other hosts.
 std::function<void()> RemovalOf(const StateFiles& files, const comm::World& world,
                                 const std::string& run) {
   if (world.size == 1) return {};
@@ -60,14 +60,14 @@ std::function<void()> RemovalOf(const StateFiles& files, const comm::World& worl
   };
 }
 
-/// Until the first commit the state is one that is being made.
+/// Until the first commit, run.json lists the state as unfinished.
 Status WriteBeforeCommit(const RunFolder& folder, RunInfo info) {
   info.leftovers = {*info.state};
   info.state.reset();
   return folder.WriteInfo(info);
 }
 
-/// Makes the CSV files, on rank 0, if there are to be any.
+/// Makes the CSV files, on rank 0, if the configuration has them.
 Status CreateMonitor(PreparedRun& run) {
   if (!run.folder || !run.job.config.csv_monitor) return {};
   PENSTOCK_ASSIGN(run.monitor, CsvMonitor::Create(run.job.config));
@@ -94,7 +94,7 @@ Result<PreparedRun> PrepareNewRun(const TrainOptions& given, ModelFamilies famil
   PENSTOCK_ASSIGN(const StatePlan state, PlanNewState(job, beginning.run, beginning.state, ranks));
   RunInfo info = InfoOf(options, job, beginning.run, state.files, state.files.uuid);
   ranks.SetCleanup(RemovalOf(state.files, job.world, beginning.run));
-  // This comes before any file exists that a kill could leave behind.
+  // This precedes all files that a kill could leave behind.
   PENSTOCK_TRY(ranks.Agree(folder ? WriteBeforeCommit(*folder, info) : Status()));
   ranks.ReportTo(beginning.run, info.run_uuid);
   PENSTOCK_ASSIGN(Machine machine,

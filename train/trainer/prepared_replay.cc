@@ -26,7 +26,7 @@ namespace {
 constexpr const char* kNotTheSame =
     "a replay computes bit for bit what the run computed, and this does not";
 
-/// The folder that has the rows up to the commit: of the run, or of its snapshot.
+/// The folder with the rows up to the commit: of the run, or of its snapshot.
 Result<Folder> FolderOfRows(const Folder& of, const ReplayOptions& replay) {
   return replay.snapshot ? OpenSnapshot(of, *replay.snapshot) : of.Reopen();
 }
@@ -55,15 +55,15 @@ Status CheckNumbers(const ResumePoint& from, const TrainOptions& options, const 
                    data ? fmt::format("put back what {} held", job.data_path) : kNotTheSame);
 }
 
-/// In another dtype, other instructions multiply.
+/// A replay in another dtype uses other instructions, and is not checked.
 Status CheckArithmetic(const ResumePoint& from, const ReplayOptions& replay,
                        const std::string& now) {
   const std::string before = ArithmeticOf(from.identity);
   if (replay.other_dtype || before == now) return {};
   return MakeError(
       ErrorCode::kInvalidArgument,
-      "replay: {} computed with {}, and here it would be {}: {}; replay it where it was "
-      "trained, or in fp32 (--dtype fp32), which is compared with nothing",
+      "replay: {} computed with {}, but here it would be {}: {}; replay it where it was "
+      "trained, or in fp32 (--dtype fp32), without a comparison of rows",
       replay.run, before, now, kNotTheSame);
 }
 
@@ -72,10 +72,11 @@ Status CheckSpace(const TrainJob& job) {
   for (const std::string& folder : job.config.nvme_paths) {
     PENSTOCK_ASSIGN(const Bytes free, FreeSpace(folder));
     if (free >= need + offload::kFreeBesideCopy) continue;
-    return MakeError(ErrorCode::kOutOfSpace,
-                     "no space in {}: the state of the replay takes {} of that drive and leaves {} "
-                     "to others, and {} are free; give --scratch a folder on another drive",
-                     folder, ToString(need), ToString(offload::kFreeBesideCopy), ToString(free));
+    return MakeError(
+        ErrorCode::kOutOfSpace,
+        "no space in {}: the state of the replay takes {}, {} must stay free, and {} are "
+        "free; give --scratch a folder on another drive",
+        folder, ToString(need), ToString(offload::kFreeBesideCopy), ToString(free));
   }
   return {};
 }
@@ -88,7 +89,7 @@ Status Fill(const ResumePoint& from, bool other_dtype, zero::Session& session,
   if (!fits) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "replay: the commit in {} has other tensors or optimizer states than this "
-                     "program makes of the model; replay it with the version that wrote it",
+                     "program uses for the model; replay it with the version that wrote it",
                      from.info.state->first());
   }
   PENSTOCK_ASSIGN(const zero::TileFill fill, zero::FillFromState(session.layout(), *from.state));
@@ -127,7 +128,7 @@ Result<PreparedRun> PrepareReplay(const TrainOptions& given, ModelFamilies famil
                   OpenResumePoint(of, replay.snapshot, LogNotice, offload::StateLock::kShared));
   PENSTOCK_TRY(TakeCommit(from, of, replay.commit));
   PENSTOCK_TRY(CheckInfo(from.info, *from.state, families));
-  // Without a loss scale there is nothing to go on with.
+  // Without loss scaling there is no scale to resume with.
   if (replay.other_dtype) from.train.loss_scale.reset();
   TrainOptions options = CompleteFrom(from.info, given);
   PENSTOCK_ASSIGN(TrainJob job, PrepareJob(options, &from, families, ranks.place()));

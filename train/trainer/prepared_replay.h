@@ -1,8 +1,8 @@
 // Prepares a replay up to its first step: a new run, whose state is filled from a commit of another
-// run, which stays as it is.
+// run, which is unchanged.
 //
-// Where a state lives, how it is cut, and how many ranks share it change no bit. So the replay has
-// one rank and a place of its own, whatever the other run has.
+// The home of a state, its tiles and its number of ranks change no bit. So a replay always has one
+// rank and its own folder.
 //
 // Threads: one at a time.
 #pragma once
@@ -15,11 +15,11 @@
 
 namespace penstock::train {
 
-/// What the first Ctrl-C says.
+/// The notice of the first Ctrl-C.
 inline constexpr const char* kReplayInterruptNotice =
     "penstock: ending the replay after this step; interrupt again to quit at once";
 
-/// Prepares what `given.replay` asks for. The caller has the lock of the other run. Errors:
+/// Prepares the replay in `given.replay`. The caller has the lock of the other run. Errors:
 /// kInvalidArgument if the commit is of a training with other numbers, or of another arithmetic;
 /// kBudget; kOutOfSpace, before anything is written; kCancelled. After an error nothing is left.
 Result<PreparedRun> PrepareReplay(const TrainOptions& given, ModelFamilies families, Ranks& ranks);

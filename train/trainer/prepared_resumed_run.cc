@@ -28,7 +28,7 @@
 namespace penstock::train {
 namespace {
 
-/// A schedule may have a rate of its own, and then the optimizer's changes nothing.
+/// If the schedule sets the learning rate, a change of the optimizer's has no effect.
 Status CheckRate(const ResumePoint& from, const TrainOptions& options, const TrainJob& job) {
   constexpr std::string_view kOptimizers = "optimizer.params.lr";
   const char* const decides = zero::KeyOfRate(job.config.scheduler, from.train.optimizer_steps + 1);
@@ -41,7 +41,7 @@ Status CheckRate(const ResumePoint& from, const TrainOptions& options, const Tra
                    kOptimizers, decides);
 }
 
-/// Returns the changes that the run makes of its numbers from here on.
+/// Returns the changes of the run's numbers from here on.
 Result<std::vector<RunChange>> CheckResume(const ResumePoint& from, const TrainOptions& options,
                                            const TrainJob& job) {
   const uint64_t step = from.train.step;
@@ -55,7 +55,7 @@ Result<std::vector<RunChange>> CheckResume(const ResumePoint& from, const TrainO
                    "the key out, or start a new run");
 }
 
-/// Continues in the files of the commit, which are closed.
+/// Resumes in the files of the commit, which are closed.
 Status AdoptCommit(const ResumePoint& from, zero::Session& session, const std::string& run) {
   PENSTOCK_ASSIGN(const zero::TrainState state, session.Adopt());
   if (state.step == from.train.step) return {};
@@ -78,7 +78,7 @@ Status MoveTogether(ResumePoint& from, const RunInfo& info, zero::Session& sessi
   return {};
 }
 
-/// Opens the CSV files of a run that goes on, on rank 0, if there are to be any.
+/// Opens the CSV files of a resumed run, on rank 0, if the configuration has them.
 Result<std::optional<CsvMonitor>> ResumeMonitor(const ResumePoint& from, const TrainJob& job,
                                                 uint64_t samples) {
   if (!job.config.csv_monitor) return std::optional<CsvMonitor>();
@@ -90,7 +90,7 @@ Result<std::optional<CsvMonitor>> ResumeMonitor(const ResumePoint& from, const T
   return std::optional(std::move(monitor));
 }
 
-/// RUN as a rank sees it that may not be the first.
+/// Opens RUN on any rank.
 Result<Folder> OpenShared(const Beginning& beginning) {
   Result<Folder> run = OpenRun(beginning.run);
   if (run.ok()) return run;
@@ -99,7 +99,7 @@ Result<Folder> OpenShared(const Beginning& beginning) {
                    run.error().message);
 }
 
-/// The files as each rank sees them: alone, a rank has its files to itself.
+/// Opens the files on each rank; a single rank locks its files exclusively.
 Result<ResumePoint> OpenFilesOf(const Beginning& beginning, const std::optional<RunFolder>& folder,
                                 const std::optional<std::string>& snapshot, Ranks& ranks) {
   if (ranks.alone()) return OpenResumePoint(folder->folder(), snapshot, LogNotice);
@@ -121,7 +121,7 @@ Result<ResumePoint> OpenPoint(const Beginning& beginning, const std::optional<Ru
   const char* const interrupted = "interrupted while the commit was verified: the run is as it was";
   PENSTOCK_ASSIGN(ResumePoint point, OpenFilesOf(beginning, folder, snapshot, ranks));
   PENSTOCK_ASSIGN(const Folder run, ranks.Agree(OpenShared(beginning)));
-  // A new run is called as its first state is.
+  // A new run gets the UUID of its first state.
   if (beginning.is_copy) MarkCopy(point, run, offload::ToString(beginning.state));
   const TogetherWith others{
       .rank = ranks.world().rank,
@@ -136,7 +136,7 @@ Result<ResumePoint> OpenPoint(const Beginning& beginning, const std::optional<Ru
   return point;
 }
 
-/// What a rank has of a run that it continues, before it makes anything.
+/// A rank's view of the run that it resumes, before it makes anything.
 struct Continued {
   std::optional<RunFolder> folder;
   Beginning beginning;
@@ -144,10 +144,10 @@ struct Continued {
   TrainOptions options;
   TrainJob job;
   uint64_t consumed_samples;
-  std::vector<RunChange> changes;  ///< that are made now
-  std::vector<StepRange> skips;    ///< all that are passed over, or were
+  std::vector<RunChange> changes;  ///< changes made now
+  std::vector<StepRange> skips;    ///< all ranges that are or were passed over
 
-  /// Returns those of the commit, and these.
+  /// Returns the changes of the commit, and these.
   std::vector<RunChange> AllChanges() const {
     std::vector<RunChange> all = CommittedChanges(from.info.changes, from.train.step);
     all.insert(all.end(), changes.begin(), changes.end());
@@ -179,8 +179,7 @@ Result<Continued> OpenToContinue(const TrainOptions& given, ModelFamilies famili
                    .skips = std::move(skips)};
 }
 
-/// The commit is of the last step already: all that may be missing is its row and its
-/// lines.
+/// The commit is of the last step already: only its row and its lines may be missing.
 Status CloseCommitted(const Continued& run, const RunFolder& folder) {
   const ResumePoint& from = run.from;
   PENSTOCK_TRY(folder.ResumeRows(from.train.step, from.row, LogNotice).status());
@@ -195,13 +194,13 @@ Status CloseCommitted(const Continued& run, const RunFolder& folder) {
   return {};
 }
 
-/// What rank 0 has to complete of an earlier start.
+/// Completes an interrupted earlier start, on rank 0.
 Status CompleteEarlier(ResumePoint& from, const RunFolder& folder) {
   const std::string& uuid = from.current().run_uuid;
   RemoveUnfinishedSnapshots(folder.folder(), uuid, LogNotice);
   Result<std::optional<LeftScratch>> replay =
       FindLeftScratch(folder.folder(), ReplayScratchName(uuid));
-  // If it cannot be removed, the next replay or clean says so.
+  // If it cannot be removed, the next replay or clean reports that.
   if (replay.ok() && *replay) static_cast<void>((*replay)->Remove());
   return CompleteMove(from, folder);
 }
@@ -216,7 +215,7 @@ Result<std::optional<PreparedRun>> PrepareResumedRun(const TrainOptions& given,
       std::make_unique<Interrupt>(given.replay ? kReplayInterruptNotice : kInterruptNotice);
   PENSTOCK_TRY(ranks.Agree(run.folder ? CompleteEarlier(from, *run.folder) : Status()));
   ranks.ReportTo(run.beginning.run, from.current().run_uuid);
-  // A copy gets a state of its own all the same.
+  // A copy still gets its own state.
   const bool goes_on = from.replaced || from.is_copy;
   if (!goes_on && from.train.step >= run.job.last_step) {
     PENSTOCK_TRY(ranks.Agree(run.folder ? CloseCommitted(run, *run.folder) : Status()));
@@ -239,7 +238,7 @@ Result<std::optional<PreparedRun>> PrepareResumedRun(const TrainOptions& given,
   } else {
     PENSTOCK_TRY(MoveTogether(from, info, *machine.session, run.folder, *interrupt, ranks));
   }
-  // The commit that was left is erased, or its state is not the run's any more.
+  // The commit in doubt is erased, or its state no longer belongs to the run.
   PENSTOCK_TRY(ranks.Agree(run.folder ? RemoveDoubt(run.folder->folder()) : Status()));
   if (run.job.config.durable) ranks.Committed(from.train.step);
   PreparedRun prepared{.folder = std::move(run.folder),

@@ -1,4 +1,4 @@
-// Prepares a run that continues after its last commit, or after that of a snapshot.
+// Prepares a run that resumes from its last commit, or from that of a snapshot.
 //
 // Threads: one at a time.
 #pragma once

@@ -11,7 +11,7 @@
 namespace penstock::train {
 namespace {
 
-/// What ranks tell each other of the command line is JSON, which holds nothing but UTF-8.
+/// Ranks exchange the command line as JSON, which must be UTF-8.
 Status CheckTexts(const TrainOptions& given) {
   PENSTOCK_TRY(CheckPath(given.out, "--out"));
   return given.resume_from ? CheckSnapshotName(*given.resume_from) : Status();

@@ -1,8 +1,8 @@
-// Prepares a run up to its first step: reads and checks what the user gave, opens RUN, and makes or
-// continues the state.
+// Prepares a run up to its first step: reads and checks the user's input, opens RUN, and makes or
+// resumes the state.
 //
-// With several ranks, each prepares its part, and all go on to the next stage or none does. Rank 0
-// alone opens RUN.
+// With several ranks, each prepares its part, and either all or none begin the next stage. Only
+// rank 0 opens RUN.
 //
 // Threads: one at a time.
 #pragma once
@@ -26,27 +26,27 @@
 namespace penstock::train {
 
 /// A run before its first step, or before the first after a commit. Members are destroyed last to
-/// first: what works in RUN ends before RUN is given up.
+/// first: members that use RUN end before RUN is released.
 struct PreparedRun {
-  std::optional<RunFolder> folder;  ///< of rank 0
+  std::optional<RunFolder> folder;  ///< on rank 0
   TrainOptions options;             ///< seed, order and sequence length are given
   TrainJob job;
   std::unique_ptr<Interrupt> interrupt;
   RunInfo info;             ///< names the state
   bool has_commit = false;  ///< run.json names the state as well
   Machine machine;
-  std::optional<MetricsWriter> rows;    ///< of rank 0
-  std::optional<CsvMonitor> monitor;    ///< of rank 0, if there is one
-  std::string identity;                 ///< what every commit keeps (run/identity/run_identity.h)
-  uint64_t consumed_samples = 0;        ///< by the steps before
-  bool keeps_consumed_samples = false;  ///< in each commit
-  std::vector<std::string> changed;     ///< keys that are others from its first step on
+  std::optional<MetricsWriter> rows;    ///< on rank 0
+  std::optional<CsvMonitor> monitor;    ///< on rank 0, if the run has one
+  std::string identity;                 ///< kept by every commit (run/identity/run_identity.h)
+  uint64_t consumed_samples = 0;        ///< samples of all earlier steps
+  bool keeps_consumed_samples = false;  ///< whether each commit keeps them
+  std::vector<std::string> changed;     ///< keys whose values change with its first step
 };
 
-/// Prepares a new run, or a replay (train/trainer/prepared_replay.h); or, if `given` resumes, one
-/// that continues after its last commit. Returns nothing if that is the commit of the last step
-/// already. From the moment at which something is created, signals ask it to end: kCancelled. After
-/// an error a new run leaves nothing behind, and a resumed one has the commit that it had.
+/// Prepares a new run, or a replay (train/trainer/prepared_replay.h); or, if `given` resumes, a run
+/// that resumes from its last commit. Returns nothing if that is the commit of the last step
+/// already. Once something was created, signals end it: kCancelled. After an error a new run leaves
+/// nothing behind, and a resumed one still has its commit.
 Result<std::optional<PreparedRun>> PrepareRun(const TrainOptions& given, ModelFamilies families,
                                               Ranks& ranks);
 

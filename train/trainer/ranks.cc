@@ -22,23 +22,23 @@ std::string NameOf(const comm::Job& job, size_t rank) {
   return fmt::format("rank {} (host {})", rank, job.hosts()[rank]);
 }
 
-/// Whether a verdict speaks of a rank.
+/// Whether a verdict names a rank.
 bool Names(const Error& verdict, uint32_t rank) {
   return verdict.message.starts_with(fmt::format("rank {} (", rank));
 }
 
-/// How long a rank that fails waits for what rank 0 makes of it, which takes two seconds at most.
+/// How long a failing rank waits for rank 0's verdict, which takes at most two seconds.
 constexpr std::chrono::seconds kLastWord{5};
 
-/// How long the cleanup waits for files that are being made. Afterwards it leaves all that there
-/// is, and RUN, which names it.
+/// How long the cleanup waits for files that are being made. Afterwards it leaves all files, and
+/// RUN, which names them.
 constexpr std::chrono::seconds kFilesMade{2};
 
-/// How long a report may take: a file system that hangs may be why the job has failed.
+/// How long a report may take: a hanging file system may be the reason of the failure.
 constexpr std::chrono::seconds kReport{1};
 
-/// Calls `write` on a thread of its own, and leaves it behind if it takes too long, to the end of
-/// the process: `write` uses nothing that goes before.
+/// Calls `write` on its own thread, and abandons it if it takes too long, until the process ends:
+/// `write` uses nothing that is destroyed before.
 void WriteInTime(std::function<void()> write) {
   struct Writing {
     Mutex mutex;
@@ -63,7 +63,7 @@ void WriteInTime(std::function<void()> write) {
 }  // namespace
 
 std::optional<std::string> ReadEnvironment(const std::string& name) {
-  // The main thread alone changes the environment (PrepareCuda), and does not read it meanwhile.
+  // Only the main thread changes the environment (PrepareCuda), and not meanwhile.
   const char* value = std::getenv(name.c_str());  // NOLINT(concurrency-mt-unsafe)
   if (value == nullptr) return std::nullopt;
   return std::string(value);
@@ -113,7 +113,7 @@ Error Ranks::Said(Error verdict) const {
   return verdict;
 }
 
-/// A new run leaves nothing before its first step.
+/// A new run that ends before its first step leaves nothing.
 void Ranks::LeaveReport(const Error& verdict, const std::string& report) const {
   if (run_.empty() || cleanup_) return;
   WriteInTime([run = run_, uuid = run_uuid_, rank = world().rank,
@@ -176,13 +176,13 @@ void Ranks::AwaitFiles() {
   while (cleanup_ && making_files_ && files_made_.WaitUntil(mutex_, deadline)) continue;
 }
 
-/// The process ends with the mutex held, so that no file is made any more.
+/// The process ends with the mutex held, so that no more files are made.
 void Ranks::CleanUp() {
   if (cleanup_ && !making_files_) cleanup_();
 }
 
-/// The main thread may wait for a rank that is gone, in a library that never returns. The first
-/// rank speaks for all, unless it is the one that is gone.
+/// The main thread may wait for a lost rank in a library that never returns. Rank 0 reports for
+/// all, unless it is the lost one.
 void Ranks::OnVerdict(const Error& verdict, const std::string& report) {
   MutexLock lock(mutex_);
   AwaitFiles();
@@ -221,8 +221,8 @@ void Ranks::End(const Error& why) {
   const Error verdict = verdict_.value_or(why);
   CleanUp();
   const bool mine = !verdict_ || Names(verdict, world().rank);
-  // Numbers are the same on all ranks, and so is what is wrong with them. What another rank brought
-  // about is said alike whether this thread or the job's was first to hear of it.
+  // All ranks find the same numeric failure. A failure of another rank has the same text whether
+  // this thread or the job's received it first.
   Error said = mine || why.code == ErrorCode::kNumeric ? why : Said(verdict);
   if (!first() && mine)
     said.message = fmt::format("{}: {}", NameOf(*job_, world().rank), said.message);

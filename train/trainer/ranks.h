@@ -1,12 +1,12 @@
-// The ranks of a training as the program uses them. Alone or together, the calls are the same; one
-// rank opens no socket and starts no thread.
+// The program's interface to the ranks of a training. The calls are the same for one rank, which
+// opens no socket and starts no thread.
 //
-// Rank 0 alone writes RUN and speaks for all. A failure of any rank ends all: a rank that fails
-// says why (Tell), and the others then end on the job's thread, with a line that names the rank,
-// wherever their main thread is. The one that failed ends where it stands as well (End): its
-// destructors would wait for the others.
+// Only rank 0 writes RUN and reports for all. A failure of any rank ends all: a failing rank sends
+// the reason (Tell), and the others then end on the job's thread, with a line that names the rank,
+// regardless of their main thread. The failing rank also ends without destructors (End), which
+// would wait for the others.
 //
-// Threads: the main thread, but for what SetCleanup is given, and Committed.
+// Threads: the main thread, except for SetCleanup's function, and Committed.
 #pragma once
 
 #include <functional>
@@ -53,23 +53,23 @@ class Ranks {
     if (!agreed.ok()) return agreed.error();
     return mine;
   }
-  /// Returns what rank 0 gives.
+  /// Returns rank 0's value.
   Result<std::string> FromFirst(std::string text);
-  /// Compares values that should be alike on all ranks. Errors: kInvalidArgument, naming the key,
+  /// Compares values that must be the same on all ranks. Errors: kInvalidArgument, naming the key,
   /// the lowest rank that differs from rank 0, and both values.
   Status CheckAlike(const NamedValues& mine);
-  /// Tells all ranks a note.
+  /// Sends all ranks a note.
   Result<std::vector<zero::StepNote>> ExchangeNotes(const zero::StepNote& note);
 
   /// Makes the communicator of the device; none if this is the only rank. Errors: of the back end.
   Result<std::unique_ptr<comm::Communicator>> CreateCommunicator(device::Device& device,
                                                                  ActivityMeter* meter);
 
-  /// Sets what is done before the process ends because of another rank; it must be short and may be
-  /// called from any thread.
+  /// Sets a function that is called before the process ends because of another rank; it must be
+  /// short and may be called from any thread.
   void SetCleanup(std::function<void()> cleanup) EXCLUDES(mutex_);
-  /// While one lives, files are made that the cleanup removes: it waits for them. Where it has
-  /// begun already, the thread that would make one waits for the end of the process.
+  /// While one lives, files are made that the cleanup removes: it waits for them. If the cleanup
+  /// has begun already, the constructor waits for the end of the process.
   class [[nodiscard]] MakingFiles {
    public:
     explicit MakingFiles(Ranks& ranks);
@@ -80,24 +80,26 @@ class Ranks {
    private:
     Ranks& ranks_;
   };
-  /// Returns what tells the others what this rank does (comm::Job::Doing); none if it is alone.
+  /// Returns a function that tells the others what this rank does (comm::Job::Doing); none for a
+  /// single rank.
   std::function<void(std::string_view what)> doing();
-  /// The same of comm::Job::Progressed.
+  /// The same for comm::Job::Progressed.
   std::function<void()> progressed();
-  /// Sets where this rank leaves a report if the job fails (run/rank_reports.h): the path of
-  /// RUN, which need not be seen from here, and its UUID.
+  /// Sets where this rank leaves a report if the job fails (run/rank_reports.h): the path of RUN,
+  /// which this host need not see, and its UUID.
   void ReportTo(std::string run, std::string run_uuid) EXCLUDES(mutex_);
-  /// Says that all ranks hold the commit of a step, which stands whatever happens. Threads: any.
+  /// Notes that all ranks hold the commit of a step, which is now permanent. Threads: any.
   void Committed(uint64_t step) EXCLUDES(mutex_);
-  /// Says why this rank fails, to the others, which end within a second. To be called before this
-  /// rank waits for anything, or gives up what they may wait for. Of a failure of numbers
-  /// (kNumeric) only End tells: all ranks find it, and each takes back its commit first.
+  /// Sends the reason of this rank's failure to the others, which end within a second. To be called
+  /// before this rank waits for anything, or releases anything that they may wait for. A numeric
+  /// failure (kNumeric) is sent only by End: all ranks find it, and each takes back its commit
+  /// first.
   void Tell(const Error& why) EXCLUDES(mutex_);
-  /// Ends the process for a failure that the others need not have: tells them, waits for rank 0's
-  /// last word and reports the failure, or that of another rank that brought it about. Returns if
-  /// this rank is alone, or if all ranks have agreed on the failure.
+  /// Ends the process for a failure that the others may not have: tells them, waits for rank 0's
+  /// verdict and reports the failure, or that of another rank that caused it. Returns for a single
+  /// rank, or if all ranks have agreed on the failure.
   void End(const Error& why) EXCLUDES(mutex_);
-  /// Returns `mine`; of a failure, if End returns.
+  /// Returns `mine`, if it is no failure or if End returns.
   template <typename T>
   T OrEnd(T mine) {
     if (!mine.ok()) End(mine.error());
@@ -111,7 +113,7 @@ class Ranks {
   void OnVerdict(const Error& verdict, const std::string& report) EXCLUDES(mutex_);
   void AwaitFiles() REQUIRES(mutex_);
   void CleanUp() REQUIRES(mutex_);
-  /// A verdict as this rank says it: with the newest commit.
+  /// The text of a verdict on this rank: with the newest commit.
   Error Said(Error verdict) const REQUIRES(mutex_);
   void LeaveReport(const Error& verdict, const std::string& report) const REQUIRES(mutex_);
 
@@ -121,11 +123,11 @@ class Ranks {
   CondVar files_made_;
   std::function<void()> cleanup_ GUARDED_BY(mutex_);
   bool making_files_ GUARDED_BY(mutex_) = false;
-  std::string run_ GUARDED_BY(mutex_);  ///< where reports go; empty: nowhere
+  std::string run_ GUARDED_BY(mutex_);  ///< path of RUN for reports; empty: none
   std::string run_uuid_ GUARDED_BY(mutex_);
   std::optional<uint64_t> committed_ GUARDED_BY(mutex_);
   bool failing_ GUARDED_BY(mutex_) = false;          ///< the main thread will call End
-  std::optional<Error> verdict_ GUARDED_BY(mutex_);  ///< that came after failing_
+  std::optional<Error> verdict_ GUARDED_BY(mutex_);  ///< verdict after failing_
   std::unique_ptr<comm::Job> job_;                   ///< last: its thread calls OnVerdict
 };
 

@@ -42,7 +42,7 @@ Error Refused(const std::string& what) { return {ErrorCode::kInvalidArgument, "r
 /// The commit with which a replay begins.
 struct Origin {
   std::optional<std::string> snapshot;  ///< none: the run's last commit
-  RunInfo info;                         ///< of the run, or of the snapshot
+  RunInfo info;                         ///< info of the run, or of the snapshot
   uint64_t step = 0;
   offload::CommitName commit;
   std::string identity;
@@ -79,7 +79,7 @@ Error NoSuchCommit(const ReplayCommand& command, const Folder& run, const Result
       names.empty() ? "" : fmt::format(", and the snapshots {}", fmt::join(names, ", "))));
 }
 
-/// A step names the newest commit alone; other names are those of snapshots.
+/// A step number can only name the newest commit; other names are snapshots.
 Result<Origin> FindOrigin(const ReplayCommand& command, const Folder& run) {
   const Result<uint64_t> step = ParseWhole(command.from);
   Result<Origin> latest = Refused("");
@@ -96,8 +96,8 @@ Result<Origin> FindOrigin(const ReplayCommand& command, const Folder& run) {
   return NoSuchCommit(command, run, latest);
 }
 
-/// Whether the run went on from the snapshot as it is: it may have gone back since, and on with
-/// other numbers.
+/// Whether the run trained on from this snapshot: it may have resumed from an earlier one since,
+/// with other numbers.
 Status CheckIsOfRun(const Origin& origin, const RunInfo& current, const Folder& run) {
   if (!origin.snapshot) return {};
   PENSTOCK_ASSIGN(const std::string difference, DifferenceFromRow(run, origin.step, origin.row));
@@ -105,7 +105,7 @@ Status CheckIsOfRun(const Origin& origin, const RunInfo& current, const Folder& 
                             CommittedChanges(origin.info.changes, origin.step);
   if (difference.empty() && same_changes) return {};
   return Refused(fmt::format(
-      "--from {}: {} has gone back since that snapshot of step {}, and has other steps now{}; name "
+      "--from {}: {} was reset since that snapshot of step {}, and has other steps now{}; name "
       "a commit of these",
       *origin.snapshot, run.path(), origin.step,
       difference.empty() ? "" : fmt::format(" (step {}: {})", origin.step, difference)));
@@ -134,7 +134,7 @@ Status CheckWhole(const RunInfo& info, const std::string& run) {
                    run);
 }
 
-/// Everything of a replay that its passes share.
+/// The inputs of all passes of a replay.
 struct Replay {
   const ReplayCommand& command;
   const Folder& run;
@@ -144,11 +144,11 @@ struct Replay {
   std::vector<ReplaySegment> segments;
 };
 
-/// The steps, computed once.
+/// The result of computing the steps once.
 struct ReplayPass {
   std::string run;  ///< the folder of the run that computed them
   ReplayedSteps record;
-  std::optional<std::string> stopped;  ///< why they end before the last one
+  std::optional<std::string> stopped;  ///< reason for an end before the last step
 };
 
 Result<std::string> WriteScratch(const Replay& replay, const std::string& name,
@@ -158,7 +158,7 @@ Result<std::string> WriteScratch(const Replay& replay, const std::string& name,
   return path;
 }
 
-/// What all segments of a pass have alike.
+/// The options of all segments of a pass.
 Result<TrainOptions> OptionsOf(const Replay& replay, bool fp32, const std::string& pass) {
   const RunInfo& info = replay.origin.info;
   PENSTOCK_ASSIGN(const std::string config,
@@ -172,8 +172,8 @@ Result<TrainOptions> OptionsOf(const Replay& replay, bool fp32, const std::strin
   options.out = replay.scratch.path() + "/" + pass;
   options.device_memory = replay.command.device_memory;
   options.host_memory = replay.command.host_memory;
-  // One step more shows what the update of the last one was, and whoever looks for the first value
-  // that is not finite needs a step to follow.
+  // One more step shows the last one's update, and the search for the first non-finite value needs
+  // a step after it.
   const uint64_t beyond = StepAfter(replay.command.to, replay.current.skip_steps);
   options.steps = StepAfter(beyond, replay.current.skip_steps);
   options.device = info.training.device == "cuda" ? DeviceChoice::kCuda : DeviceChoice::kCpu;
@@ -187,7 +187,7 @@ Result<TrainOptions> OptionsOf(const Replay& replay, bool fp32, const std::strin
 
 Status WasInterrupted() { return Error{ErrorCode::kCancelled, kWasInterrupted}; }
 
-/// The configuration of the next segment says what this one changed.
+/// Sets the configuration of the next segment, with the changes of this one.
 Status KeepChanges(const Replay& replay, const std::string& pass, size_t segment,
                    TrainOptions& options) {
   const std::vector<std::string> texts = ConfigTexts(options.changes);
@@ -231,7 +231,7 @@ Result<ReplayPass> Compute(const Replay& replay, bool fp32) {
   return pass;
 }
 
-/// What is wrong with the weights of the commit, a line for each tensor.
+/// Defects of the commit's weights, a line for each tensor.
 Result<std::vector<std::string>> CommitFaults(const Origin& origin) {
   PENSTOCK_ASSIGN(const std::unique_ptr<zero::CommittedState> state, OpenFiles(*origin.info.state));
   PENSTOCK_TRY(state->Use(origin.commit));
@@ -243,7 +243,7 @@ Result<std::vector<std::string>> CommitFaults(const Origin& origin) {
 
 /// The rows that the run and a pass both have.
 struct Compared {
-  std::optional<RowComparison> rows;  ///< none: in fp32 they are others
+  std::optional<RowComparison> rows;  ///< none in fp32, where rows differ
   bool equal() const { return !rows || rows->differing == 0; }
 };
 
@@ -271,14 +271,14 @@ std::string ToText(const Replay& replay, const Compared& compared, const Conclus
   return text;
 }
 
-/// Why the run ended with the last of these steps, if its numbers ended it there.
+/// The numeric failure that ended the run at the last of these steps, if any.
 std::optional<std::string> StopOfRun(const Replay& replay, const std::vector<ReplayedStep>& steps) {
   const Result<std::optional<NumericsStop>> stop = ReadNumericsStop(replay.run);
   if (!stop.ok() || !*stop || steps.empty() || steps.back().step != (*stop)->step) return {};
   return (*stop)->line;
 }
 
-/// What is known of the steps: as the run computed them, and in fp32 where that tells more.
+/// The evidence of the steps: as the run computed them, and in fp32 if that tells more.
 Result<ReplayEvidence> Gather(const Replay& replay, const ReplayPass& pass) {
   const DType dtype = DTypeOf(replay.origin.identity);
   const uint64_t from = replay.origin.step;
@@ -328,7 +328,8 @@ Result<ScratchFolder> MakeScratch(const ReplayCommand& command, const RunInfo& i
   return Error{scratch.error().code, "--scratch: " + scratch.error().message};
 }
 
-/// Before anything is locked: ranks of a launcher would wait for each other until they time out.
+/// Called before anything is locked: ranks of a launcher would wait for each other until they time
+/// out.
 Status CheckAlone() {
   PENSTOCK_ASSIGN(const bool several, comm::Job::HasSeveralRanks(ReadEnvironment));
   if (!several) return {};
@@ -352,7 +353,7 @@ Result<ReplayOutcome> RunReplay(const ReplayCommand& command) {
   PENSTOCK_ASSIGN(const Origin origin, FindOrigin(command, run));
   PENSTOCK_TRY(CheckIsOfRun(origin, current, run));
   PENSTOCK_TRY(CheckLast(command, origin, current));
-  // From here on the first Ctrl-C ends in an orderly way, whatever is done when it comes.
+  // From here on the first Ctrl-C at any moment ends in an orderly way.
   { const Interrupt taken(kReplayInterruptNotice); }
   PENSTOCK_ASSIGN(const ScratchFolder scratch, MakeScratch(command, current));
   return Run({.command = command,

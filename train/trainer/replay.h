@@ -1,9 +1,9 @@
-// `penstock replay`: computes steps of a run again, bit for bit, with everything watched, and
-// concludes what was wrong with them (docs/numerics.md).
+// `penstock replay`: recomputes steps of a run, bit for bit, with all checks on, and names the
+// cause of a failure (docs/numerics.md).
 //
-// The steps are trained by the ordinary loop, in a run of their own that begins with a commit of
-// the run (train/trainer/prepared_replay.h) and lies in a scratch folder. The run is read and
-// nothing else; its lock is held, so that nobody trains or removes it meanwhile.
+// The ordinary loop trains the steps in a separate run that begins with a commit of the run
+// (train/trainer/prepared_replay.h) and lies in a scratch folder. The run itself is only read; its
+// lock is held, so that no process trains or removes it meanwhile.
 //
 // Threads: the main thread.
 #pragma once
@@ -21,7 +21,7 @@ struct ReplayCommand {
   std::string run;
   std::string from;     ///< "latest", the step of the newest commit, or the name of a snapshot
   uint64_t to = 0;      ///< the last step
-  bool fp32 = false;    ///< compute in fp32, whatever the run computes in
+  bool fp32 = false;    ///< compute in fp32 instead of the run's dtype
   std::string scratch;  ///< folder for the replay's state; empty: RUN
   std::optional<Bytes> device_memory = {};  ///< as of a training
   std::optional<Bytes> host_memory = {};
@@ -29,11 +29,11 @@ struct ReplayCommand {
 
 struct ReplayOutcome {
   std::string text;   ///< for stdout
-  bool equal = true;  ///< the rows are those of the run, as far as they are compared
+  bool equal = true;  ///< the compared rows equal those of the run
 };
 
-/// Errors: kInvalidArgument for what cannot be replayed; those of a training that is resumed, and
-/// nothing is left of the replay then; kCancelled.
+/// Errors: kInvalidArgument if the steps cannot be replayed; those of a resumed training, after
+/// which nothing is left of the replay; kCancelled.
 Result<ReplayOutcome> RunReplay(const ReplayCommand& command);
 
 }  // namespace penstock::train

@@ -9,7 +9,7 @@ namespace penstock::train {
 
 void LogResume(const ResumePoint& from, const TrainJob& job, const std::string& now,
                const std::vector<RunChange>& changes) {
-  LogNotice(fmt::format("going on after step {}", from.train.step));
+  LogNotice(fmt::format("resuming after step {}", from.train.step));
   for (const RunChange& change : changes) {
     LogNotice(fmt::format("changed from step {} on: {}", change.step + 1, ToText(change)));
   }

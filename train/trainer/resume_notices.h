@@ -1,4 +1,4 @@
-// What a run says when it goes on after a commit.
+// The notices of a resumed run.
 //
 // Threads: one at a time.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace penstock::train {
 
-/// Logs after which step the run goes on, with which changes, and what may change the last bits:
+/// Logs the step after which the run resumes, its changes, and what may change the last bits:
 /// ranks, version and arithmetic. `now`: the arithmetic of this process.
 void LogResume(const ResumePoint& from, const TrainJob& job, const std::string& now,
                const std::vector<RunChange>& changes);

@@ -45,7 +45,7 @@ std::string ToText(const Beginning& beginning) {
                         {"copy", beginning.is_copy}}
       .dump();
 }
-/// Of a text that rank 0 made.
+/// Parses a text of rank 0.
 Beginning FromText(const std::string& text) {
   const auto json = nlohmann::json::parse(text);
   return {.run = json.at("run"),
@@ -54,7 +54,7 @@ Beginning FromText(const std::string& text) {
           .is_copy = json.at("copy")};
 }
 
-/// Creates RUN, or opens it to resume, on rank 0. `folder` gets it.
+/// Creates RUN, or opens it to resume, on rank 0, and sets `folder`.
 Result<Beginning> Begin(const TrainOptions& given, std::optional<RunFolder>& folder) {
   PENSTOCK_TRY(CheckHasOwnLoop(given));
   PENSTOCK_ASSIGN(RunFolder opened,

@@ -1,5 +1,5 @@
-// How the ranks of a run begin together: rank 0 opens RUN and decides, all compare what they need
-// alike, and each completes what it has made.
+// How the ranks of a run begin together: rank 0 opens RUN and decides, all compare the values that
+// must agree, and each completes its part.
 //
 // Threads: one at a time.
 #pragma once
@@ -20,11 +20,11 @@
 
 namespace penstock::train {
 
-/// What the first Ctrl-C says.
+/// The notice of the first Ctrl-C.
 inline constexpr const char* kInterruptNotice =
     "penstock: finishing this step and committing; interrupt again to quit at once";
 
-/// What it says while nothing was changed yet.
+/// The notice while nothing has changed yet.
 inline constexpr const char* kOpeningInterruptNotice =
     "penstock: stopping; interrupt again to quit at once";
 
@@ -33,19 +33,19 @@ struct Beginning {
   std::string run;  ///< the path of RUN
   offload::Uuid state{};
   uint64_t session_number = 0;
-  bool is_copy = false;  ///< of a run that is still there, which is resumed (run/moved_run.h)
+  bool is_copy = false;  ///< resumes a copy of a run that still exists (run/moved_run.h)
 };
 
-/// Has rank 0 create RUN, or open it to resume, and tells all. On rank 0 `folder` gets it.
+/// Creates RUN on rank 0, or opens it to resume, and tells all ranks. Sets `folder` on rank 0.
 Result<Beginning> BeginTogether(const TrainOptions& given, Ranks& ranks,
                                 std::optional<RunFolder>& folder);
 
-/// Compares what all ranks need alike before anything is made; from then on they wait for each
-/// other as long as it says. `from`: the commit that they continue from.
+/// Compares the values that must agree on all ranks before anything is made; from then on the
+/// configured timeouts apply. `from`: the commit from which they resume.
 Status CheckAllAlike(const TrainOptions& options, const TrainJob& job, const ResumePoint* from,
                      Ranks& ranks);
 
-/// What is left to do when the machine is made: rows, on rank 0, and what commits keep.
+/// The last part, after the machine is made: rows, on rank 0, and the text of commits.
 Status Complete(PreparedRun& run, const std::function<Result<MetricsWriter>(RunFolder&)>& rows);
 
 }  // namespace penstock::train

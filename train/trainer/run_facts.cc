@@ -46,12 +46,12 @@ std::string IdentityOf(const TrainOptions& options, const TrainJob& job, std::st
 Result<uint64_t> ConsumedSamples(const ResumePoint& from, const TrainJob& job) {
   const uint64_t consumed =
       from.consumed_samples.value_or(from.train.step * BatchOf(from.identity));
-  // A batch that was changed begins where the one before has ended.
+  // A changed batch begins where the previous one ended.
   if (!job.config.rampup || consumed % (job.config.micro_batch_size * job.world.size) == 0)
     return consumed;
   return MakeError(ErrorCode::kCorruption,
                    "--resume: the commit of step {} says that {} samples were taken, which are no "
-                   "whole micro-batches of {} ranks; go on from a snapshot, or start a new run",
+                   "whole micro-batches of {} ranks; resume from a snapshot, or start a new run",
                    from.train.step, consumed, job.world.size);
 }
 

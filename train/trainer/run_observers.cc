@@ -73,7 +73,7 @@ Status RunObservers::AddFirst(PreparedRun& run) {
                                   goes_on ? std::optional(session.state().step) : std::nullopt,
                                   LogNotice, replay ? replay->record : nullptr));
   list_.Add(Turn::kWatch, *watch_);
-  // A run that goes on takes the commit back itself where it has to.
+  // A running process takes the commit back itself if needed.
   list_.Add(Turn::kDoubt, doubt_.emplace(folder, run.info.state->uuid, LogNotice));
   list_.Add(Turn::kRows, rows_.emplace(*run.rows, run.monitor ? &*run.monitor : nullptr));
   list_.Add(Turn::kProgress, progress_.emplace(ProgressOptions(run.job)));

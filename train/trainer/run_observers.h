@@ -1,5 +1,5 @@
-// Everything that is told of the steps and commits of `penstock train`: on rank 0 what it writes
-// and shows, and on every rank what all do alike.
+// The observers of `penstock train`: on rank 0 those that write and show, and on every rank those
+// that act on all ranks alike.
 //
 // Threads: one.
 #pragma once
@@ -27,7 +27,7 @@ namespace penstock::train {
 
 class RunObservers {
  public:
-  /// What is passed outlives the object. Errors: of the run's folder.
+  /// All arguments outlive the object. Errors: of the run's folder.
   static Result<std::unique_ptr<RunObservers>> Make(PreparedRun& run, Ranks& ranks,
                                                     const StepBatch& batch);
   RunObservers(const RunObservers&) = delete;
@@ -39,7 +39,7 @@ class RunObservers {
 
  private:
   RunObservers(PreparedRun& run, Ranks& ranks, const StepBatch& batch);
-  /// Adds those of rank 0.
+  /// Adds the observers of rank 0.
   Status AddFirst(PreparedRun& run);
 
   OtherRanks ranks_;
@@ -47,7 +47,7 @@ class RunObservers {
   SkippedStepSearch search_;
   KeptFolder folder_;
   std::optional<StepSpans> spans_;  ///< if there is a trace
-  // Of rank 0.
+  // On rank 0.
   std::optional<DoubtNotes> doubt_;
   std::unique_ptr<RunWatch> watch_;
   std::optional<RowFiles> rows_;

@@ -31,7 +31,7 @@ LoopOptions LoopOptionsOf(const PreparedRun& run) {
           .commits_last = !run.options.replay || run.options.replay->commits};
 }
 
-/// Whether a run was asked to end, or is a replay that has come as far as it should.
+/// Whether a run was asked to end, or is a replay at its last step.
 bool StopRequested(const PreparedRun& run) {
   const std::optional<ReplayOptions>& replay = run.options.replay;
   return run.interrupt->requested() ||
@@ -73,7 +73,7 @@ Status FinishTrace(Trace& trace, const LoopSummary& loop) {
                    finished.error().message, loop.committed_step);
 }
 
-/// The steps are done: all that is missing is what sums them up.
+/// Writes the summary after the last step.
 Result<RunSummary> FinishRun(const PreparedRun& run, const LoopSummary& loop) {
   RunSummary summary = Summarise(run, loop);
   summary.plan = HoldAgainstPlan(run.job, loop);
@@ -93,7 +93,7 @@ Result<RunSummary> FinishRun(const PreparedRun& run, const LoopSummary& loop) {
   return summary;
 }
 
-/// The same on a rank that has no part in RUN.
+/// The same on a rank that does not write RUN.
 Result<RunSummary> FinishOther(const PreparedRun& run, const LoopSummary& loop) {
   if (run.machine.trace) PENSTOCK_TRY(FinishTrace(*run.machine.trace, loop));
   RunSummary summary = Summarise(run, loop);
@@ -134,7 +134,7 @@ Result<std::optional<RunSummary>> Train(const TrainOptions& given, ModelFamilies
   try {
     Result<std::optional<RunSummary>> outcome =
         ranks->OrEnd(TrainTogether(given, families, *ranks));
-    // All ranks have agreed on a failure that is left here, and the first says it.
+    // All ranks have agreed on a failure that reaches this point, and rank 0 reports it.
     if (!outcome.ok() && !ranks->first()) std::_Exit(ExitCode(outcome.error().code));
     return outcome;
   } catch (const std::exception& exception) {

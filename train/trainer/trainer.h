@@ -1,6 +1,6 @@
 // A whole training: from the names on the command line to the summary.
 //
-// Threads: one training at a time, on the main thread (it takes over the signals of
+// Threads: one training at a time, on the main thread (it handles the signals of
 // train/process/interrupt.h).
 #pragma once
 
@@ -28,16 +28,16 @@ struct EngineOptions;
 
 namespace penstock::train {
 
-/// A run that is made to compute steps of another one again (train/trainer/replay.h). It begins
-/// with a commit of that run, keeps its own state, and ends before its last step.
+/// A run that recomputes steps of another one (train/trainer/replay.h). It begins with a commit of
+/// that run, keeps its own state, and ends before its last step.
 struct ReplayOptions {
-  std::string run;                      ///< the other run; who trains holds its lock
-  std::optional<std::string> snapshot;  ///< of it; none: its last commit
-  offload::CommitName commit;           ///< of the state, which is whole
+  std::string run;                      ///< the other run; the caller holds its lock
+  std::optional<std::string> snapshot;  ///< a snapshot of it; none: its last commit
+  offload::CommitName commit;           ///< the commit, which is intact
   bool other_dtype = false;             ///< the dtype is not that of the other run
-  uint64_t stop_after = 0;              ///< step
-  bool commits = false;                 ///< ends with a commit, to go on from
-  ReplayedSteps* record = nullptr;      ///< gets what the steps show
+  uint64_t stop_after = 0;              ///< last step
+  bool commits = false;                 ///< ends with a commit, to resume from
+  ReplayedSteps* record = nullptr;      ///< gets the values of the steps
 };
 
 /// The command line of `penstock train`.
@@ -53,11 +53,11 @@ struct TrainOptions {
   std::optional<Bytes> host_memory;
   std::optional<uint64_t> sequence_length;  ///< none: the model's context length, or the run's
   std::optional<DataOrder> data_order;      ///< none: shuffled; resuming, the run's
-  bool init_random = false;  ///< new weights, whatever lies beside the model's config
+  bool init_random = false;                 ///< new weights, even if the model has weights
   bool resume = false;
   std::optional<std::string> resume_from;  ///< a snapshot's name: `resume` from that
   config::AutoFlags auto_flags = {};       ///< what "auto" in the config means
-  /// Of the config, from the next step on; only for a run that resumes.
+  /// Changes of the config, from the next step on; only for a resumed run.
   std::vector<RequestedChange> changes = {};
   std::vector<StepRange> skips = {};         ///< steps to pass over; the same
   std::optional<std::string> trace;          ///< file to write; must not exist
@@ -68,14 +68,14 @@ struct TrainOptions {
   bool resumes() const { return resume || resume_from.has_value(); }
 };
 
-/// Trains, commits, writes RUN/summary.json. After Ctrl-C (train/process/interrupt.h) the running
-/// step is finished, committed and summed up, and the summary says `interrupted`. A failure before
-/// step 0 is committed leaves nothing behind (with one slot, before the end of the first step).
-/// After a later one RUN is kept with the rows so far, and the state file as well if a step was
-/// committed; the message says which.
+/// Trains, commits, writes RUN/summary.json. After Ctrl-C (train/process/interrupt.h) the current
+/// step is finished and committed, and the summary says `interrupted`. A failure before step 0 is
+/// committed leaves nothing behind (with one slot, before the end of the first step). After a later
+/// one RUN is kept with the rows so far, and the state file as well if a step was committed; the
+/// message says which.
 ///
-/// With `resume`, continues after the last commit (run/resume.h); returns nothing if that is
-/// the last step already.
+/// With `resume`, resumes from the last commit (run/resume.h); returns nothing if that is the last
+/// step already.
 ///
 /// `families` are those of the models that can be trained.
 Result<std::optional<RunSummary>> Train(const TrainOptions& given,

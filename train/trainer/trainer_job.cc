@@ -46,7 +46,7 @@ Result<OpenedData> OpenData(const TrainOptions& options, const ModelSource& mode
   return OpenedData{std::move(reader), fingerprint};
 }
 
-/// The weights with which a training begins, and where they come from, for people.
+/// The weights with which a training begins, and their origin, for messages.
 struct StartingWeights {
   zero::TensorSource source;  ///< none if a commit has them
   std::string origin;
@@ -61,8 +61,8 @@ StartingWeights RandomWeights(const ModelSource& model, uint64_t seed) {
   return {model.description->Initialization(seed), std::move(origin)};
 }
 
-/// The weights that lie beside the config, or new ones. Files that are damaged are a wrong model
-/// (exit 2), as a config that is damaged would be, and no failure of the environment.
+/// The weights beside the config, or new ones. Damaged files are a wrong model (exit 2), like a
+/// damaged config, and no failure of the environment.
 Result<StartingWeights> NewWeights(const TrainOptions& options, const ModelSource& model,
                                    const zero::ModelSpec& spec) {
   if (options.init_random || model.weight_names.empty()) {
@@ -168,7 +168,7 @@ Result<TrainJob> PrepareJob(const TrainOptions& options, const ResumePoint* from
                .world = world,
                .needs = std::move(needs),
                .budget = budget};
-  // Before the run takes its memory, because measuring takes some.
+  // Measures before the run takes its memory, because measuring needs some.
   if (!job.config.rampup) job.speed = SpeedOf(job.planned());
   return job;
 }

@@ -26,7 +26,7 @@
 
 namespace penstock::train {
 
-/// Where a rank is, and what it has of its node.
+/// A rank's place, and its share of the node.
 struct RankPlace {
   comm::World world;
   NodeShare share;
@@ -46,8 +46,8 @@ struct TrainJob {
   comm::World world;
   MemoryNeeds needs;
   MemoryBudget budget;
-  /// By which the run is held against its plan; none if the configuration does not give all of it,
-  /// or the batch grows, and its time with it.
+  /// Speeds for comparing the run with its plan; none if the configuration lacks some, or if the
+  /// batch, and so the time of a step, grows.
   std::optional<MachineSpeed> speed = {};
 
   offload::ShardLayout layout() const { return zero::MakeLayout(spec, config, world); }
@@ -62,10 +62,10 @@ struct TrainJob {
   }
 };
 
-/// Reads and checks what `options` name but for `out`; seed and order are given. Logs notices for
-/// the user. `from`: the commit from which training continues; it has the weights, the thread count
-/// if the config leaves it open, and what "auto" meant. `families` are those of the models that can
-/// be trained.
+/// Reads and checks all that `options` name except `out`; seed and order are given. Logs notices
+/// for the user. `from`: the commit from which training resumes; it has the weights, the thread
+/// count if the config leaves it open, and the values of "auto". `families` are those of the models
+/// that can be trained.
 Result<TrainJob> PrepareJob(const TrainOptions& options, const ResumePoint* from = nullptr,
                             ModelFamilies families = AllModelFamilies(),
                             const RankPlace& place = {});
@@ -75,8 +75,8 @@ Result<TrainJob> PrepareJob(const TrainOptions& options, const ResumePoint* from
 Result<config::Config> ReadConfig(const TrainOptions& options, uint32_t ranks,
                                   const ResumePoint* from = nullptr);
 
-/// Whether what a run writes about itself, which is JSON and so UTF-8, can hold the absolute path
-/// of what `option` names. Errors: kInvalidArgument; of AbsolutePath.
+/// Whether the run's JSON files, which are UTF-8, can hold the absolute path of what `option`
+/// names. Errors: kInvalidArgument; of AbsolutePath.
 Status CheckPath(const std::string& path, const char* option);
 
 /// Returns the whole steps of one epoch. Errors: kInvalidArgument if there is none.

@@ -16,11 +16,11 @@
 namespace penstock::train {
 namespace {
 
-/// What NCCL's first operations take of an arena, for each rank: both sides of an exchange.
+/// Arena bytes of NCCL's first operations for each rank: both sides of an exchange.
 constexpr Bytes kTrialMemory = 8_MiB;
 
-/// Returns what NCCL holds of a GPU. That is known only after it has run, and the arena is taken at
-/// once: so NCCL runs on a small one first. It takes as much when it is started again.
+/// Returns the GPU memory that NCCL holds. That is known only after it has run, and the arena is
+/// allocated at once: so NCCL first runs on a small one. A second start takes as much.
 Result<Bytes> LibraryMemory(const TrainJob& job, Ranks& ranks) {
   if (ranks.alone() || job.device != device::Kind::kCuda) return 0_B;
   const Bytes memory = std::min(job.budget.device, kTrialMemory * ranks.world().size);
@@ -50,8 +50,8 @@ Result<std::vector<std::string>> StateFolders(const config::Config& config,
   return folders;
 }
 
-/// What a snapshot shares with the state was reserved once, and writing it takes space all the
-/// same.
+/// Extents that a snapshot shares with the state were reserved once, but writing them takes new
+/// space.
 void LogShared(const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   const Result<FileExtents> extents = ReadExtents(file.get());
@@ -70,7 +70,7 @@ void LogFileSystems(const config::Config& config, const std::vector<std::string>
   for (const std::string& folder : folders) LogFileSystem(what, folder);
 }
 
-/// Tells all ranks the paths of this one's files, and returns those of all.
+/// Exchanges the paths of the ranks' files, and returns those of all.
 Result<StateFiles> FilesOfAll(std::vector<std::string> mine, const offload::Uuid& uuid,
                               Ranks& ranks) {
   if (ranks.alone()) return StateFiles::OfOneRank(std::move(mine), offload::ToString(uuid));
@@ -122,7 +122,7 @@ Result<StatePlan> PlanStateAfter(ResumePoint& from, const TrainJob& job, const s
                  .files = *from.info.state,
                  .adopt = true,
                  .at = from.state->commit()};
-  from.state.reset();  // the engine takes the files over
+  from.state.reset();  // the engine opens the files
   PENSTOCK_TRY(ranks.Agree(Status()));
   return plan;
 }
@@ -133,7 +133,7 @@ namespace {
 Status MakeParts(const TrainOptions& given, const TrainJob& job, const StatePlan& state,
                  Ranks& ranks, uint64_t session_number, Machine& machine) {
   if (given.trace) {
-    // Each rank has a trace of its own.
+    // Each rank has its own trace.
     const std::string of_rank = ranks.first() ? "" : fmt::format(".r{}", ranks.world().rank);
     PENSTOCK_ASSIGN(machine.trace, Trace::Create(*given.trace + of_rank));
   }
@@ -171,8 +171,8 @@ Status MakeParts(const TrainOptions& given, const TrainJob& job, const StatePlan
       .warn = LogWarning,
       .doing = ranks.doing(),
       .progressed = ranks.progressed()};
-  // A gradient that is not finite is looked for, where the run would have ended; what is finite has
-  // the same bits.
+  // A non-finite gradient is searched for instead of ending the run; finite values have the same
+  // bits.
   if (given.replay) options.config.check_grad_overflow = true;
   if (state.adopt) options.adopt_at = state.at;
   if (!ranks.alone()) {

@@ -1,4 +1,4 @@
-// What the watch over a run's numbers has to know of a training before its first step.
+// The facts about a training that monitoring its numerics needs before the first step.
 //
 // Threads: any.
 #pragma once

@@ -11,7 +11,7 @@
 //
 // The engine is chosen last, among rows that were measured in turn in the same rounds at that block
 // size and depth: of those that are as fast as the fastest, the one that costs least CPU time,
-// because the optimizer wants the cores. Speeds are compared within rounds, as shares of the
+// because the optimizer needs the cores. Speeds are compared within rounds, as shares of the
 // round's median, so that a drive that is throttled from one round to the next says nothing about
 // the engines. As fast means within half of the amount by which these shares of one row differ
 // between rounds, but at least 2 % and at most 10 %.
@@ -27,7 +27,7 @@
 namespace penstock::train {
 
 inline constexpr double kCloseEnough = 0.98;
-inline constexpr double kFarthestClose = 0.9;  ///< however much the rounds differ
+inline constexpr double kFarthestClose = 0.9;  ///< for any difference between rounds
 
 /// Returns GB/s over the medians of the three directions; 0 if it was not measured.
 double CombinedGbps(const PointSummary& summary);

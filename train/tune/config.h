@@ -8,9 +8,9 @@
 namespace penstock::train {
 
 /// {"aio": {...}, "penstock": {"drive": {...}, "aio": {...}}} as `train --config A --config F`
-/// takes it. It has every key that decides how a drive is used, so that F means what was measured
-/// whatever A says; the number of threads with all of its three names; and the speed that was
-/// measured, for plans. Ends with a line break.
+/// takes it. It has every key that decides how a drive is used, so that F sets what was measured
+/// regardless of A; the number of threads under all of its three names; and the measured speed, for
+/// plans. Ends with a line break.
 std::string ConfigFragment(const PointSummary& chosen);
 
 }  // namespace penstock::train

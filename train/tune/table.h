@@ -11,7 +11,7 @@
 
 namespace penstock::train {
 
-/// Everything that a tuning found.
+/// All results of a tuning.
 struct TuneReport {
   std::string folder;
   std::string date;  ///< "2025-01-31 12:00 UTC"

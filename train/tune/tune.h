@@ -14,7 +14,7 @@ namespace penstock::train {
 
 struct TuneCommand {
   std::string nvme_path;      ///< a folder on the drive
-  std::optional<Bytes> size;  ///< of the file to measure with
+  std::optional<Bytes> size;  ///< size of the file to measure with
   std::string out;            ///< where the config fragment goes; empty: stdout
   std::string plot;           ///< where the SVG goes; empty: none
   bool quick = false;

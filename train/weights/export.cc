@@ -23,7 +23,7 @@ constexpr size_t kChunkElements = size_t{1} << 20;
 
 struct ExportTensor {
   zero::ModuleId module;
-  size_t index;  ///< in the module
+  size_t index;  ///< index in the module
   std::string name;
   std::vector<uint64_t> shape;
   uint64_t elements;

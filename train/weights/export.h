@@ -1,8 +1,8 @@
 // Exports a committed state as a model that Hugging Face's from_pretrained loads: config.json and
 // safetensors.
 //
-// The export is streamed, in a few MiB of memory whatever the model's size. config.json is written
-// last, so a folder that has it holds a whole model. A failed export removes what it wrote.
+// The export is streamed, in a few MiB of memory for any model size. config.json is written last,
+// so a folder that has it holds a whole model. A failed export removes what it wrote.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct ExportOptions {
   /// "model.safetensors.index.json".
   Bytes shard_limit{5'000'000'000};
   std::function<bool()> stop_requested = [] { return false; };  ///< asked before every chunk
-  /// Told before every chunk how many elements are written, and of how many. None: nobody asks.
+  /// Called before every chunk with the numbers of written and of all elements. May be empty.
   std::function<void(uint64_t done, uint64_t all)> progress;
 };
 

@@ -18,8 +18,8 @@ struct ModelSource {
   std::string config_path;
   std::string config_json;                ///< the text as it was read, for exports
   std::string folder;                     ///< in which the config lies
-  SafetensorsSet weights;                 ///< beside it
-  std::vector<std::string> weight_names;  ///< of all weights beside it, also those not read
+  SafetensorsSet weights;                 ///< weights beside the config
+  std::vector<std::string> weight_names;  ///< names of all weights beside it, also unread ones
   std::vector<std::string> notices;       ///< dropout that is not applied, keys that have no effect
 };
 

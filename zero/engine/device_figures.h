@@ -105,7 +105,7 @@ class DeviceFigures {
     std::vector<Run> runs;
     std::vector<Group> groups;
     std::vector<WeightRun> weights;
-    uint64_t figures_before = 0;  ///< of the modules before it: blocks and ends
+    uint64_t figures_before = 0;  ///< figures of earlier modules: blocks and ends
     uint64_t figures = 0;
     uint64_t updates_before = 0;  ///< blocks of the parts of the modules before it
     uint64_t updates = 0;
@@ -117,7 +117,7 @@ class DeviceFigures {
     kernels::StatePart* parts;
     kernels::GradientEnd* ends;
     float* step_sizes;  ///< of each tensor
-    uint32_t* finite;   ///< of each tile: whether those of the run that it begins are
+    uint32_t* finite;   ///< for each tile: whether the run that it begins is finite
   };
 
   explicit DeviceFigures(const offload::ShardLayout& layout);

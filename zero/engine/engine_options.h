@@ -35,15 +35,15 @@ struct EngineOptions {
   config::Config config;  ///< homes, tile size, optimizer, budgets, aio, overlap, durability
   /// Where the files of the state go: nvme_paths, or RUN when no home is nvme.
   std::vector<std::string> state_folders;
-  /// Files of a committed state to continue in place (see StatePort::Adopt), in the state_folders
-  /// and in the order of their paths; none: a new state.
+  /// Files of a committed state to resume in place (see StatePort::Adopt), in the state_folders and
+  /// in the order of their paths; none: a new state.
   std::vector<std::string> adopt;
-  /// The commit from which the run continues: the newest that is whole, on which several ranks have
+  /// The commit from which the run resumes: the newest intact one, on which several ranks have
   /// agreed. None: the newest.
   std::optional<offload::CommitName> adopt_at;
   std::optional<offload::Uuid> state_uuid;  ///< of a new state; none: a random one
-  /// Whether the first commit is verified whatever `config` says of commits: for a state that is
-  /// moved, as its old files are removed after that commit.
+  /// Whether the first commit is verified regardless of `config`: for a state that is moved, as its
+  /// old files are removed after that commit.
   bool verify_first_commit = false;
   uint64_t seed = 0;      ///< of stochastic rounding
   Bytes host_memory;      ///< limit of all that is charged to it
@@ -64,8 +64,8 @@ struct EngineOptions {
   /// Told in one line when a drive does not answer, and when it does again, and of what was lost in
   /// a file of the state and is there twice; any thread. If empty, nothing is looked at or said.
   std::function<void(const std::string& line)> warn;
-  /// With several ranks: told what the calling thread does now, for messages, as in "waits for
-  /// weights of h.3". Cheap. None: nobody asks.
+  /// With several ranks: called with what the calling thread does now, for messages, as in "waits
+  /// for weights of h.3". Cheap. May be empty.
   std::function<void(std::string_view what)> doing;
   /// With several ranks: told of each piece of a commit that was written or read back, for which
   /// other ranks may wait (comm::Job::Progressed). Cheap; any thread. If empty, nothing is told.

@@ -154,7 +154,7 @@ class HostBudget {
   const config::Config& config_;
   const Bytes available_;
   const MemoryPlan& plan_;
-  TileStoreOptions& store_;  ///< of the plan
+  TileStoreOptions& store_;  ///< the plan's store options
 };
 
 void SpendHost(const ShardLayout& layout, const config::Config& config, Bytes available,

@@ -190,7 +190,7 @@ Status ResidentEngine::DropStep() {
 }
 
 /// What is not finite is found on the device, so that weights are copied to the host once. Between
-/// steps nobody needs the block sums of gradients.
+/// steps the block sums of gradients are not needed.
 Status ResidentEngine::CheckWeights(uint64_t step) {
   const std::optional<DestroyedTensor> destroyed =
       FirstDestroyed(layout_.model, device_figures_->LastUpdate());

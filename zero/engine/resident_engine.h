@@ -149,26 +149,26 @@ class ResidentEngine : public Engine {
   std::vector<Reservation> reservations_;
   std::vector<GroupSpec> groups_;  ///< with the scalars of the next update
   std::optional<offload::Slab> slab_;
-  device::HostRegistration registration_;  ///< of the slab
+  device::HostRegistration registration_;  ///< registration of the slab
   std::vector<TileBlock> blocks_;          ///< tiles on their way to or from the device
   StateIo io_;
   GradientNorm norm_;
   uint64_t version_ = 0;
   uint64_t updates_ = 0;
-  double lr_ = 0;  ///< of this step
+  double lr_ = 0;  ///< learning rate of this step
   uint64_t t_ = 0;
-  double lr_of_update_ = 0;  ///< of the last one
+  double lr_of_update_ = 0;  ///< learning rate of the last update
   size_t sent_ = 0;          ///< tiles of this step whose block sums were sent home
-  std::vector<offload::CommittedTile> committed_;  ///< of the newest commit
+  std::vector<offload::CommittedTile> committed_;  ///< tiles of the newest commit
   std::optional<uint64_t> committed_version_;      ///< none: nothing was committed
   std::vector<Module> modules_;
   std::vector<TileOffsets> offsets_;  ///< of each tile
   std::unique_ptr<DeviceFigures> device_figures_;
   std::optional<TrustBlocks> trust_;  ///< if updates take two passes
   Exchanges exchanges_;
-  StepFigures figures_;  ///< of all ranks, of the last step
+  StepFigures figures_;  ///< figures of the last step, over all ranks
   ComputeStream compute_;
-  std::unique_ptr<device::Stream> copy_out_;  ///< of commits
+  std::unique_ptr<device::Stream> copy_out_;  ///< stream for commits
   Trace* const trace_;
   Trace::Row waits_;
   Trace::Row commits_;

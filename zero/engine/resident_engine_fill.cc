@@ -16,7 +16,7 @@ namespace penstock::zero {
 using offload::Index;
 using offload::TileId;
 
-/// The blocks that tiles pass through, and the turns of those who feed the stream.
+/// The blocks that tiles pass through, and the turns of the threads that feed the stream.
 class ResidentEngine::Passage {
  public:
   explicit Passage(ResidentEngine& engine) : engine_(engine), free_(engine.blocks_) {}
@@ -99,7 +99,7 @@ Status ResidentEngine::EndFill() {
 Result<TrainState> ResidentEngine::Adopt() {
   if (!io_.adopted) {
     return MakeError(ErrorCode::kInvalidArgument,
-                     "there is no commit to go on from; name its files in EngineOptions::adopt");
+                     "there is no commit to resume from; name its files in EngineOptions::adopt");
   }
   committed_ = io_.adopted->tiles;
   version_ = offload::VersionOf(layout_, *io_.adopted);

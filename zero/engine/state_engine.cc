@@ -137,7 +137,7 @@ Status StateEngine::EndFill() {
 Result<TrainState> StateEngine::Adopt() {
   if (!io_.adopted) {
     return MakeError(ErrorCode::kInvalidArgument,
-                     "there is no commit to go on from; name its files in EngineOptions::adopt");
+                     "there is no commit to resume from; name its files in EngineOptions::adopt");
   }
   PENSTOCK_TRY(store_->Adopt(*io_.adopted, StartThreads()));
   version_ = offload::VersionOf(layout_, *io_.adopted);
@@ -181,8 +181,8 @@ Status StateEngine::BeginStep(double lr, uint64_t t) {
 
 /// No update begins while a commit reads the tiles, or after one that was not made: another rank
 /// may have taken it back, and the updates would overwrite the commit before. With one slot the
-/// first update takes the commit back, which whoever made it may still copy, and which stands while
-/// nothing is known of the forward.
+/// first update takes the commit back, which the caller may still be copying, and which stands
+/// while nothing is known of the forward.
 Status StateEngine::PrepareUpdates() {
   if (!with_gradients_) return {};
   if (commit_ && !(commit_->made() && options_.config.durable)) return {};
@@ -238,10 +238,11 @@ Status StateEngine::DropStep() {
   norm_.Discard(arrived_);
   driver_->EndStep();
   if (!updating) return {};
-  return MakeError(ErrorCode::kUnavailable,
-                   "the step was dropped after some tiles were updated with their gradients; go on "
-                   "from the last commit, or set gradient_clipping, with which updates wait for "
-                   "the end of the step");
+  return MakeError(
+      ErrorCode::kUnavailable,
+      "the step was dropped after some tiles were updated with their gradients; "
+      "resume from the last commit, or set gradient_clipping, with which updates wait for "
+      "the end of the step");
 }
 
 Result<std::span<const kernels::TrustSums>> StateEngine::SumForTrust(double grad_scale) {

@@ -5,9 +5,9 @@
 // (zero/engine/offload_engine.h) or from the caller; weights leave through the tile store. Both are
 // in the slab, which the owner may register with its device.
 //
-// By itself it is the port of states of one rank. Whoever brings the weights sets the time of the
-// store (offload::TileStore::SetTime). The engine of several ranks has its own FinishGradients and
-// UpdateStep, of the parts of these.
+// By itself it is the port of states of one rank. The owner that brings the weights sets the time
+// of the store (offload::TileStore::SetTime). The engine of several ranks has its own
+// FinishGradients and UpdateStep, of the parts of these.
 //
 // Owns slab, state, I/O engines, tile store, schedule and optimizer threads. Threads: AllowUpdates
 // and GradientsArrived from any thread, all else from one.
@@ -87,7 +87,7 @@ class StateEngine : public StatePort {
   const std::vector<std::string>& notices() const override { return io_.notices; }
 
   const StateIo& io() const { return io_; }
-  /// The weights, for whoever brings them to the device.
+  /// The weights, for the owner that brings them to the device.
   offload::TileStore& store() { return *store_; }
   /// What the next steps are planned for.
   const offload::Schedule& schedule() const { return *schedule_; }
@@ -96,8 +96,8 @@ class StateEngine : public StatePort {
   /// Returns the parts of the slab that copies to and from a device touch: weights and gradients,
   /// and no optimizer states. A copy touches one of them only.
   std::vector<std::span<std::byte>> copied_memory() const;
-  /// Returns where a tile's gradient goes; those of consecutive tiles lie one behind the other.
-  /// Whoever writes it must know that the tile's last update has finished.
+  /// Returns where a tile's gradient goes; those of consecutive tiles lie one behind the other. A
+  /// caller may write it only after the tile's last update has finished.
   std::span<std::byte> Gradient(offload::TileId tile) const {
     return gradients_[offload::Index(tile)];
   }
@@ -156,15 +156,15 @@ class StateEngine : public StatePort {
   TensorFigures figures_;
   std::optional<TrustBlocks> trust_;      ///< if updates take two passes
   uint64_t version_ = 0;                  ///< updates of whole steps
-  bool updated_ = false;                  ///< at least one is of this process
-  std::optional<uint64_t> told_version_;  ///< whose update's figures were returned last
-  double lr_ = 0;                         ///< of this step
+  bool updated_ = false;                  ///< this process has made an update
+  std::optional<uint64_t> told_version_;  ///< version of the last returned figures
+  double lr_ = 0;                         ///< learning rate of this step
   uint64_t t_ = 0;
-  double lr_of_update_ = 0;                ///< of the last one
+  double lr_of_update_ = 0;                ///< learning rate of the last update
   std::atomic<size_t> arrived_ = 0;        ///< gradients of tiles in this step
   StepFigures figures_of_step_;            ///< as FinishGradients found them
   std::unique_ptr<PendingCommit> commit_;  ///< begun, and not finished
-  uint64_t evictions_before_ = 0;          ///< by initialisation
+  uint64_t evictions_before_ = 0;          ///< evictions during initialisation
   uint32_t shared_slots_ = 0;
   std::unique_ptr<offload::Schedule> schedule_;
   // The driver ends before the store that it takes tiles from.

@@ -22,7 +22,7 @@ namespace penstock::zero {
 /// What computes the model that a state belongs to: the CPU, or a GPU.
 struct ComputeDevice {
   device::Kind kind = device::Kind::kCpu;
-  std::string pci_bus_id;  ///< of a GPU; empty if it is not known
+  std::string pci_bus_id;  ///< PCI bus id of the GPU; empty if unknown
 
   static ComputeDevice Of(const device::Device& device) {
     return {.kind = device.kind(), .pci_bus_id = device.pci_bus_id()};
@@ -35,10 +35,10 @@ struct StateIo {
   std::vector<std::string> paths;  ///< of the files
   std::string uuid;
   std::vector<std::string> notices;
-  bool verifies_first_alone = false;  ///< of all commits
+  bool verifies_first_alone = false;  ///< only the first commit is verified
   ThreadPlan threads;                 ///< of the engine; the I/O engines' threads run there already
-  std::optional<offload::CommitRecord> adopted;  ///< the commit from which training continues
-  uint64_t setup_read_bytes = 0;  ///< read before training: to measure the drives, to adopt
+  std::optional<offload::CommitRecord> adopted;  ///< the commit from which training resumes
+  uint64_t setup_read_bytes = 0;  ///< read before training: to measure the drives, to resume
   uint64_t init_bytes = 0;
   /// The largest number told so far: a verifier's reads are subtracted when they begin and counted
   /// when they end, so the difference may shrink meanwhile.

@@ -47,7 +47,7 @@ class DeviceGradients final : public GradientSums {
 
   kernels::StateOperators& operators_;
   std::vector<device::DeviceBuffer> buffers_;
-  std::vector<std::optional<ModuleId>> open_;  ///< of each buffer: whose sums it has
+  std::vector<std::optional<ModuleId>> open_;  ///< for each buffer: the module whose sums it has
   std::vector<Module> modules_;
 };
 

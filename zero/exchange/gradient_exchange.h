@@ -54,11 +54,11 @@ class GradientExchange final : public GradientSums {
   struct Whole {
     device::DeviceBuffer buffer;
     device::Event sent;              ///< the last exchange has read it
-    std::optional<ModuleId> module;  ///< whose gradient is being computed into it
+    std::optional<ModuleId> module;  ///< module whose gradient is computed into it
   };
   struct Sums {
     device::DeviceBuffer buffer;
-    std::optional<ModuleId> module;  ///< to whose sums something was added
+    std::optional<ModuleId> module;  ///< module to whose sums something was added
   };
   struct Module {
     std::string name;
@@ -78,7 +78,7 @@ class GradientExchange final : public GradientSums {
   /// What every rank is sent of a share at once.
   struct Outgoing {
     const std::byte* data = nullptr;
-    Bytes stride;  ///< from one rank's to the next one's
+    Bytes stride;  ///< distance between the parts of consecutive ranks
   };
   /// Returns `piece` elements of each rank's share, from the first on at `first`, rounded if they
   /// are to be.

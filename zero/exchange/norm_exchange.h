@@ -58,7 +58,7 @@ class NormExchange {
   device::DeviceBuffer device_;  ///< [ranks, part]
   device::HostBuffer host_;      ///< the same
   StepNote note_{};
-  std::vector<StepNote> notes_;  ///< by rank
+  std::vector<StepNote> notes_;  ///< notes by rank
 };
 
 }  // namespace penstock::zero

@@ -18,7 +18,7 @@ class RankLink {
  public:
   /// The communicator outlives the link.
   explicit RankLink(comm::Communicator& communicator) : communicator_(communicator) {}
-  /// Waits for the operations, because they use memory of whoever enqueued them.
+  /// Waits for the operations, because they use their callers' memory.
   ~RankLink() { static_cast<void>(stream().Synchronize()); }
   RankLink(const RankLink&) = delete;
   RankLink& operator=(const RankLink&) = delete;
@@ -47,7 +47,7 @@ class RankLink {
   }
 
   comm::Communicator& communicator_;
-  uint64_t step_ = 0;  ///< of the run; 0: before the first
+  uint64_t step_ = 0;  ///< current step; 0: before the first
   uint32_t index_ = 0;
 };
 

@@ -47,7 +47,7 @@ class RoundedGradients final : public GradientSums {
 
   const kernels::DType dtype_;
   kernels::StateOperators& operators_;
-  std::unique_ptr<DeviceGradients> parts_;  ///< of one micro-batch
+  std::unique_ptr<DeviceGradients> parts_;  ///< gradients of one micro-batch
   std::unique_ptr<DeviceGradients> sums_;   ///< open from a part's first request on
   std::vector<uint64_t> elements_;          ///< of each module
   device::DeviceBuffer rounded_;            ///< a piece of a part

@@ -45,19 +45,19 @@ class ZeroCounter {
  private:
   /// Elements of a tensor in the sums of its module.
   struct Part {
-    size_t tensor = 0;  ///< of all modules
+    size_t tensor = 0;  ///< index among all tensors
     uint64_t begin = 0;
     uint64_t elements = 0;
   };
 
   bool counts_ = false;
   bool counts_step_ = false;
-  uint64_t steps_ = 0;  ///< that were finished
+  uint64_t steps_ = 0;  ///< finished steps
   size_t tensors_ = 0;
   std::vector<std::vector<Part>> parts_;  ///< of each module
   device::DeviceBuffer device_;           ///< of each tensor
   device::HostBuffer host_;
-  device::Stream* stream_ = nullptr;  ///< of the sums, once there are any in the step
+  device::Stream* stream_ = nullptr;  ///< stream of the sums, once the step has any
 };
 
 }  // namespace penstock::zero

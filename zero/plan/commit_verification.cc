@@ -16,7 +16,7 @@ using offload::TileStoreOptions;
 /// Bytes of this rank that every update changes.
 struct TrainedBytes {
   Bytes all;
-  Bytes on_drive;  ///< of these, what lives there, so that steps read and write it
+  Bytes on_drive;  ///< the part of these that lives on the drive, so that steps read and write it
 };
 
 TrainedBytes TrainedBytesOf(const offload::ShardLayout& layout, const TileStoreOptions& store) {

@@ -24,8 +24,8 @@ inline constexpr double kUnknownCost = std::numeric_limits<double>::infinity();
 
 struct CommitVerification {
   bool on = false;
-  Bytes read;          ///< by each commit of this rank: all that updates change, wherever it lives
-  double cost = 0;     ///< of the steps between two commits; 0: no commit comes before the last
+  Bytes read;          ///< by each commit of this rank: all that updates change, in any home
+  double cost = 0;     ///< share of the steps between two commits; 0: no commit before the last
   std::string notice;  ///< for the user; empty if there is nothing to say
 };
 

@@ -7,9 +7,9 @@
 // backward. Otherwise it is pieces of half the buffer, so that rounding one and copying the one
 // before overlap.
 //
-// Each copy costs two events and a change of threads, whatever its size. A rank's tiles lie one
-// behind the other in its sums of a module; those that have gradients of one dtype go together.
-// Which ones do changes no bit.
+// Each copy of any size costs two events and a change of threads. A rank's tiles lie one behind the
+// other in its sums of a module; those that have gradients of one dtype go together. Which ones do
+// changes no bit.
 #pragma once
 
 #include <cstdint>

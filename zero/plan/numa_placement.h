@@ -19,7 +19,7 @@ struct PathDevices {
 };
 
 struct NumaPlacement {
-  std::vector<std::vector<int>> cpus;  ///< of each path's I/O threads; empty: anywhere
+  std::vector<std::vector<int>> cpus;  ///< CPUs of each path's I/O threads; empty: any
   /// Where slab pages should lie, interleaved if there are several nodes; empty: anywhere.
   std::vector<int> memory_nodes;
   std::string notice;  ///< what was decided and why, on one line

@@ -22,7 +22,7 @@ constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
 struct SharedSlot {
   std::optional<ModuleId> module;  ///< empty: nothing, or a stale copy
   uint64_t last_used = 0;
-  uint64_t next_use = kNever;  ///< of the module in this step
+  uint64_t next_use = kNever;  ///< the module's next use in this step
 };
 
 /// For each use of a step, the next use of its module; kNever if there is none.

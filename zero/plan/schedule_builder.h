@@ -15,8 +15,8 @@ namespace penstock::zero {
 /// takes.
 struct RepeatedModules {
   uint32_t count = 0;
-  Bytes slot;                     ///< for its weights on the device
-  uint64_t trained_elements = 0;  ///< that have gradients
+  Bytes slot;                     ///< bytes of its weights on the device
+  uint64_t trained_elements = 0;  ///< elements with gradients
 };
 RepeatedModules CountRepeated(const ModelSpec& model, const offload::ShardLayout& layout);
 

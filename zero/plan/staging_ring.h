@@ -53,7 +53,7 @@ class StagingRing {
   };
   Bytes size_;
   Bytes next_;
-  std::deque<Copy> copies_;  ///< that may not have ended, oldest first
+  std::deque<Copy> copies_;  ///< copies that may not have ended, oldest first
 };
 
 }  // namespace penstock::zero

@@ -127,8 +127,8 @@ std::string QuotaText(const Topology& topology) {
                      topology.cpu_quota.value_or(0));
 }
 
-/// Nobody has CPUs of their own, but I/O threads stay near their drives. `threads` says what the
-/// others are.
+/// No threads have CPUs of their own, but I/O threads stay near their drives. `threads` says what
+/// the others are.
 ThreadPlan Share(const Topology& topology, const NumaPlacement& placement, ThreadCounts counts,
                  const std::string& threads, const std::string& why) {
   return {.counts = counts,

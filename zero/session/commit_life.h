@@ -10,8 +10,8 @@
 // Weights that the last update has plainly destroyed are not committed in the first place
 // (FirstDestroyed in zero/states/tensor_figures.h).
 //
-// A plain value. A commit of another process, from which a run continues, counts as confirmed, and
-// so does its copy: this run may not retract it.
+// A plain value. A commit of another process, from which a run resumes, counts as confirmed, and so
+// does its copy: this run may not retract it.
 #pragma once
 
 #include <cstdint>

@@ -20,9 +20,8 @@ class LossScale {
  public:
   /// The scale of a new training.
   explicit LossScale(const config::LossScaling& rules);
-  /// Continues from what a commit keeps. The rules may be others than before: a static scale is
-  /// theirs, and a dynamic one goes on from what the scale was, or from their lowest if that is
-  /// higher.
+  /// Resumes from the state in a commit. The rules may have changed: a static scale is theirs, and
+  /// a dynamic one resumes from the old scale, or from their minimum if that is higher.
   LossScale(const config::LossScaling& rules, const offload::LossScaleState& state)
       : rules_(rules), state_(state) {
     state_.scale = dynamic() ? std::max(state.scale, rules.min_loss_scale) : rules.loss_scale;

@@ -73,7 +73,7 @@ class Session {
   /// was filled already; else they end the training.
   Status FillModule(ModuleId module, const TileFill& fill);
   Status CheckUnfilled(ModuleId module) const;
-  /// Continues from the commit in EngineOptions::adopt.
+  /// Resumes from the commit in EngineOptions::adopt.
   Result<TrainState> Adopt();
 
   /// See StepLife::BeginAt.
@@ -225,10 +225,10 @@ class Session {
   const std::function<void(std::string_view)>& doing_;  ///< of the states
   StepLife life_;
   std::vector<Module> modules_;
-  std::vector<Deeds> deeds_;                            ///< by module; none if nobody asks
-  double lr_ = 0;                                       ///< of the step that was begun last
-  uint64_t micro_batches_ = 0;                          ///< of that step and one rank
-  std::optional<GradientNorm::Value> gradient_;         ///< of the open step, once all is there
+  std::vector<Deeds> deeds_;                     ///< by module; empty without EngineOptions::doing
+  double lr_ = 0;                                ///< learning rate of the last begun step
+  uint64_t micro_batches_ = 0;                   ///< micro-batches of that step on one rank
+  std::optional<GradientNorm::Value> gradient_;  ///< norm, once all gradients are there
   std::chrono::steady_clock::time_point gradients_at_;  ///< when it was
   Mutex mutex_;
   uint64_t reporting_ GUARDED_BY(mutex_) = 0;  ///< the step whose loss is awaited; 0: none

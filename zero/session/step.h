@@ -35,7 +35,7 @@ struct StepOutcome {
 /// What a caller says of one step in place of the configuration.
 struct StepEnd {
   StepScalars scalars;
-  std::vector<GroupSpec> groups;  ///< of its update; none: those of the model
+  std::vector<GroupSpec> groups;  ///< groups of its update; none: those of the model
 };
 
 /// The lease of a module's weights on the device. It ends with the object, or with the step.

@@ -206,9 +206,9 @@ Status StepLife::CheckStreaks() const {
         ErrorCode::kNumeric, "step {}: the losses of {} steps in a row are not finite: {}",
         counts_.step, losses_not_finite_,
         loss_scale_ ? "the forward overflows fp16, or the weights are destroyed, which "
-                      "no loss scale mends; train in bf16 or in fp32"
+                      "no loss scale fixes; train in bf16 or in fp32"
                     : "the forward overflows, or the weights are destroyed, which "
-                      "skipping steps does not mend");
+                      "skipping steps does not fix");
   }
   if (loss_scale_ && loss_scale_->exhausted()) {
     return MakeError(ErrorCode::kNumeric,
@@ -253,7 +253,7 @@ Status StepLife::CheckCommit() const {
         ErrorCode::kNumeric,
         "no loss after the commit of step {} was finite, and another commit would take "
         "the place of the last one that is good; compute a step whose loss is finite "
-        "first, or go on from that commit",
+        "first, or resume from that commit",
         *commits_.newest());
   }
   if (commits_.unproven()) {

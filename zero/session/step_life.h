@@ -49,7 +49,7 @@ namespace penstock::zero {
 
 /// The training ends after this many skipped steps in a row,
 inline constexpr uint64_t kMaxSkippedInARow = 20;
-/// and after this many losses in a row that are not finite: other gradients mend no forward.
+/// and after this many losses in a row that are not finite: other gradients do not fix a forward.
 inline constexpr uint64_t kMaxLossesNotFinite = 2;
 /// and after this many steps in a row at one loss scale whose whole gradient is zero in fp16.
 inline constexpr uint64_t kMaxZeroGradients = 10;
@@ -109,7 +109,7 @@ class StepLife {
   /// Says that so many steps were made elsewhere, and how many of them were not skipped. Errors:
   /// kInvalidArgument unless the training is new.
   Status BeginAt(uint64_t step, uint64_t optimizer_steps);
-  /// Counts steps up to `last` that nobody computes. Errors: kInvalidArgument within a step, before
+  /// Counts steps up to `last` that are passed over. Errors: kInvalidArgument within a step, before
   /// the state was filled, or if `last` was counted already.
   Status PassOver(uint64_t last);
 
@@ -193,7 +193,7 @@ class StepLife {
   size_t unfilled_;
   Status failure_;
   uint64_t losses_not_finite_ = 0;  ///< in a row
-  uint64_t zero_gradients_ = 0;     ///< in a row, at one loss scale
+  uint64_t zero_gradients_ = 0;     ///< zero gradients in a row, at one loss scale
   bool proven_ = false;
   bool from_commit_ = false;  ///< the weights as they are come from a commit
   // Of the step that was begun last.

@@ -30,7 +30,7 @@ class CommittedShare final : public CommittedState {
   std::vector<offload::CommitName> commits() const override { return commits_; }
   void SetCommits(std::vector<offload::CommitName> all) { commits_ = std::move(all); }
   Status Use(const offload::CommitName& name) override;
-  /// Of this rank's tiles, whatever the part.
+  /// Checks this rank's tiles, for any `part`.
   Result<std::vector<std::string>> DamagedTiles(const offload::CheckProgress& progress,
                                                 uint32_t part, uint32_t of) const override;
   bool durable() const override { return reader_->header().geometry.slots == 2; }

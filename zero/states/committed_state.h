@@ -37,8 +37,8 @@ Status CheckKept(const offload::ModelLayout& model, ModuleId module, size_t tens
 /// however many ranks hold it. Threads: one at a time.
 class CommittedState {
  public:
-  /// Opens the newest commit that all ranks hold; nobody can write to the state while it is open,
-  /// and with kExclusive nobody else can read it either. Errors: those of WholeState::Open;
+  /// Opens the newest commit that all ranks hold; no process can write to the state while it is
+  /// open, and with kExclusive no other process can read it. Errors: those of WholeState::Open;
   /// kUnavailable for states that this version does not read.
   static Result<std::unique_ptr<CommittedState>> Open(
       const offload::RankPaths& paths, offload::StateLock lock = offload::StateLock::kShared);

@@ -249,7 +249,7 @@ void OptimizerDriver::SumBlocks(TileId tile, BlockRoom& room) {
     if (finite && !begin) summed_.push_back(tile);
   }
   if (begin) store_.BeginUpdate(tile);
-  // Last: whoever waits for all gradients may end the step then.
+  // Last: a thread that waits for all gradients may end the step then.
   norm_.Arrived(finite);
 }
 

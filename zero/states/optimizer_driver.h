@@ -91,8 +91,8 @@ class OptimizerDriver {
   /// were read are not the expected ones.
   bool Update(const offload::TileUpdate& update, offload::TileHasher& before,
               offload::TileHasher& after);
-  /// Updates a part of a tile, and adds to the figures of the tensors that it cuts. `part`: which
-  /// of the tile's parts comes next; it goes on as they are done.
+  /// Updates a part of a tile, and adds to the figures of the tensors that it cuts. `part`: index
+  /// of the tile's next part; advances as parts are done.
   void UpdateParts(const offload::TileUpdate& update, const UpdateScalars& scalars, uint64_t begin,
                    uint64_t count, size_t& part);
   /// The first pass over a tile: reads it, and leaves the sums of its blocks. Returns as Update.

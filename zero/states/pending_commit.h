@@ -25,7 +25,7 @@ class PendingCommit {
   PendingCommit(const PendingCommit&) = delete;
   PendingCommit& operator=(const PendingCommit&) = delete;
 
-  /// Whether it has ended, for whatever reason.
+  /// Whether it has ended, for any reason.
   bool ended() const { return ended_; }
   /// Whether it has ended, and was made.
   bool made() const { return ended_ && outcome_.ok(); }

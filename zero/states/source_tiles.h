@@ -76,10 +76,10 @@ class SourceTiles {
  private:
   struct Room {
     std::optional<RankTile> holds;
-    size_t pins = 0;    ///< also of those who wait for the read
+    size_t pins = 0;    ///< also of threads that wait for the read
     uint64_t used = 0;  ///< number of the last use
     bool reading = false;
-    Status failure;  ///< of the read
+    Status failure;  ///< failure of the read
   };
 
   explicit SourceTiles(const offload::WholeState& state) : state_(state) {}
@@ -97,7 +97,7 @@ class SourceTiles {
   offload::Engines engines_;
   std::vector<std::unique_ptr<offload::TileReads>> reads_;  ///< by rank
   Mutex mutex_;
-  CondVar changed_;  ///< a read has ended, or nobody uses a room any more
+  CondVar changed_;  ///< a read has ended, or a room is not used any more
   std::vector<Room> rooms_ GUARDED_BY(mutex_);
   uint64_t uses_ GUARDED_BY(mutex_) = 0;
 };

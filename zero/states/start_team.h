@@ -1,5 +1,5 @@
-// Threads of the time before the first step, when nothing is computed and all CPUs are free: who
-// fills, reads and hashes tiles then, and takes the pages of host memory.
+// Threads before the first step, when nothing is computed and all CPUs are free: they fill, read
+// and hash tiles, and touch the pages of host memory.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +11,9 @@ namespace penstock::zero {
 /// container: 1 or more.
 int StartThreads();
 
-/// Has the system give the pages of memory that nobody has written yet, by so many threads: who
-/// writes or pins it later waits for no page. What it holds stays as it is. Advice: what the system
-/// does not give now it gives, or refuses, at the first write.
+/// Makes the system allocate the untouched pages of memory, with several threads, so that later
+/// writes or pinning wait for no page. Contents do not change. Advice: a page that the system does
+/// not give now it gives, or refuses, at the first write.
 void TakePages(std::span<std::byte> memory, int threads);
 
 }  // namespace penstock::zero

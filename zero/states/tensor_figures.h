@@ -35,8 +35,8 @@ std::vector<kernels::TensorPart> PartsOf(const offload::ModuleLayout& module, ui
                                          uint64_t elements);
 
 /// Goes through `count` elements of a tile from `begin` on, in pieces that belong to one part or to
-/// none (padding). `parts`: of the tile. `part`: which of them comes next; it goes on as they are
-/// done. Calls `piece(from, to, part)` with elements of the tile and the index of a part.
+/// none (padding). `parts`: of the tile. `part`: index of the next one; advances as parts are done.
+/// Calls `piece(from, to, part)` with elements of the tile and the index of a part.
 template <typename Piece>
 void ForEachPiece(std::span<const kernels::TensorPart> parts, uint64_t begin_of_tile,
                   uint64_t begin, uint64_t count, size_t& part, Piece piece) {

@@ -81,7 +81,7 @@ class TileWriter {
   device::Stream& stream_;
   const std::span<const TileBlock> blocks_;
   const int threads_;
-  std::vector<std::vector<aio::Ticket>> writes_;  ///< of each block, under way
+  std::vector<std::vector<aio::Ticket>> writes_;  ///< running writes of each block
   std::deque<Copy> copies_;                       ///< off the device, oldest first
   size_t next_ = 0;                               ///< block
 };

@@ -44,7 +44,7 @@ class TrustBlocks {
   /// Consecutive sums of a rank that belong to one tensor.
   struct Run {
     uint32_t rank = 0;
-    size_t tensor = 0;  ///< of all modules
+    size_t tensor = 0;  ///< index among all tensors
     uint64_t blocks = 0;
   };
   static std::vector<Run> RunsOf(const offload::ShardLayout& layout);

@@ -1,7 +1,7 @@
 // Finds values that no healthy training has: not finite, or weights beyond a million.
 //
-// Such a commit is intact, and a training that goes on from it is lost all the same. So whoever
-// reads a commit says so (`penstock inspect`, `penstock export`).
+// Such a commit is intact, but a training that resumes from it is lost. So readers of a commit
+// report it (`penstock inspect`, `penstock export`).
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-"""What connects penstock to trainers and monitors; each name needs what it is for."""
+"""Connects penstock to trainers and monitors; each name imports only its own library."""
 
 from __future__ import annotations
 

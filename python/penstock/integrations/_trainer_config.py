@@ -1,4 +1,4 @@
-"""A DeepSpeed configuration as the training arguments of transformers complete it."""
+"""A DeepSpeed configuration, completed by the training arguments of transformers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.errors import InvalidArgumentError
 
 
 def _values(args: Any) -> dict[str, tuple[Any, str]]:
-    """Returns what the arguments say of each key, and their names, as accelerate has them."""
+    """Returns the arguments' value and name for each key, as in accelerate."""
     batch = args.per_device_train_batch_size * args.gradient_accumulation_steps
     return {
         "train_micro_batch_size_per_gpu": (
@@ -52,7 +52,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _resolve(config: dict[str, Any], args: Any) -> None:
-    """Puts the arguments in the place of "auto", and refuses what differs from them."""
+    """Replaces "auto" by the arguments, and refuses values that differ from them."""
     differ = []
     for key, (value, name) in _values(args).items():
         node, last = _node(config, key)
@@ -71,10 +71,10 @@ def _resolve(config: dict[str, Any], args: Any) -> None:
 def engine_config(given: ConfigLike, args: Any) -> dict[str, Any]:
     """Returns the configuration that ``penstock.initialize`` takes.
 
-    What it does not say of batches, clipping and the optimizer is what the arguments say.
+    Missing keys for batches, clipping and the optimizer get the arguments' values.
 
     Raises:
-        InvalidArgumentError: the two differ, or there is something that this trainer has not.
+        InvalidArgumentError: the two differ, or a feature is not in this trainer.
     """
     config = copy.deepcopy(read_config(given))
     if config.get("scheduler"):

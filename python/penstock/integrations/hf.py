@@ -44,8 +44,8 @@ def _ours(optimizer: Any) -> OffloadedOptimizer | ModuleOptimizer | None:
 class TrainerCallback(transformers.TrainerCallback):
     """Keeps a snapshot of the states in each checkpoint's folder.
 
-    So every checkpoint can be continued, and not the last one alone. The Trainer removes a snapshot
-    with its checkpoint.
+    So training can resume from every checkpoint, not only from the last one. The Trainer removes a
+    snapshot with its checkpoint.
     """
 
     def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
@@ -70,35 +70,35 @@ class TrainerCallback(transformers.TrainerCallback):
         if state_dict["penstock"] is None:
             return  # before the first step
         place = os.path.join(folder, _SNAPSHOT)
-        shutil.rmtree(place, ignore_errors=True)  # of a checkpoint that was written over
+        shutil.rmtree(place, ignore_errors=True)  # of an overwritten checkpoint
         state_dict["penstock"]["snapshot"] = optimizer.snapshot(place)
         torch.save(state_dict, saved + ".new")
         os.replace(saved + ".new", saved)
 
 
 def _commit_of(checkpoint: str) -> dict[str, Any] | None:
-    """Returns what a checkpoint says of our commit; None if it has none."""
+    """Returns the entry of our commit in a checkpoint; None if it has none."""
     path = os.path.join(checkpoint, _OPTIMIZER)
     if not os.path.exists(path):
         return None
     state = load_file(pathlib.Path(path))
     said: dict[str, Any] | None = state.get("penstock") if isinstance(state, Mapping) else None
     if said is not None:
-        NamedCommit(said)  # says what is missing
+        NamedCommit(said)  # raises
     if said is not None and os.path.isdir(os.path.join(checkpoint, _SNAPSHOT)):
-        said["snapshot"] = os.path.join(checkpoint, _SNAPSHOT)  # wherever the folder is now
+        said["snapshot"] = os.path.join(checkpoint, _SNAPSHOT)  # the folder may have been moved
     return said
 
 
 class Trainer(transformers.Trainer):
-    """transformers' Trainer with parameters and states where a DeepSpeed configuration says.
+    """transformers' Trainer with parameters and states at home as in a DeepSpeed configuration.
 
     Checkpoints are transformers' own, with real weights; states are in commits that they name.
 
     Args:
-        penstock_config: the configuration, as a mapping or a file. ``"auto"`` becomes what the
-            training arguments say; another value than theirs is refused.
-        penstock_weights: what ``penstock.initialize`` takes as ``weights``, for a model that was
+        penstock_config: the configuration, as a mapping or a file. ``"auto"`` takes the value of
+            the training arguments; other values than theirs are refused.
+        penstock_weights: the argument ``weights`` of ``penstock.initialize``, for a model that was
             made within ``penstock.init``.
         args, kwargs: of ``transformers.Trainer``.
     """
@@ -159,11 +159,11 @@ class Trainer(transformers.Trainer):
         return os.path.join(str(self.args.output_dir), f"penstock-{secrets.token_hex(8)}")
 
     def _move_model_to_device(self, model: torch.nn.Module, device: torch.device) -> None:
-        """Leaves the model where it is: penstock has its weights come to the device."""
+        """Leaves the model where it is: penstock brings its weights to the device."""
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
-        """Evaluates; a model that is not in training yet is given to penstock for that, too, if it
-        computes on another device than it is on."""
+        """Evaluates; a model that is not in training yet is also given to penstock, if it computes
+        on another device than its own."""
         model: Any = self.model
         if self.optimizer is None and is_elsewhere(model, self.args.device):
             self.create_optimizer()
@@ -212,12 +212,13 @@ class Trainer(transformers.Trainer):
     def _load_from_checkpoint(
         self, resume_from_checkpoint: str, model: torch.nn.Module | None = None
     ) -> None:
-        """Notes the commit of a checkpoint, which has its weights. One without is loaded."""
+        """Notes the commit of a checkpoint, which has its weights. A checkpoint without one is
+        loaded."""
         self._commit = _commit_of(resume_from_checkpoint)
         if self._commit is None:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def close(self) -> None:
-        """Frees what penstock has taken; what was not saved is lost. The weights are gone, too."""
+        """Frees everything; unsaved steps are lost, and so are the weights."""
         if self._own is not None:
             self._own.close()

@@ -1,6 +1,6 @@
 """Monitors that the sections ``csv_monitor``, ``tensorboard`` and ``wandb`` of a configuration name.
 
-They show what DeepSpeed's of the same names show: ``Train/Samples/train_loss`` and
+They show the same curves as DeepSpeed's monitors: ``Train/Samples/train_loss`` and
 ``Train/Samples/lr``, over the samples of all steps.
 """
 
@@ -46,7 +46,7 @@ def _lines_of(path: pathlib.Path) -> list[str]:
 
 
 class _Curve:
-    """A file of a curve. Lines behind where the training goes on are cut."""
+    """A file of a curve. Lines after the point of the resume are cut."""
 
     def __init__(self, path: pathlib.Path, curve: str, samples: int) -> None:
         header = f"step,{curve}\r\n"
@@ -81,8 +81,8 @@ class CsvMonitor:
     """DeepSpeed's ``csv_monitor``: ``Train_Samples_<curve>.csv``, a line a step.
 
     Args:
-        folder: of the files; made if it is not there.
-        samples: of the steps that were made before; lines behind them are cut.
+        folder: of the files; made if missing.
+        samples: of all earlier steps; lines after them are cut.
     """
 
     def __init__(self, folder: str | os.PathLike[str], samples: int = 0) -> None:
@@ -144,7 +144,7 @@ def monitors_of(sections: Mapping[str, Mapping[str, Any]], samples: int) -> list
 
     Args:
         sections: by their names in the configuration.
-        samples: of the steps that were made before.
+        samples: of all earlier steps.
     """
     made: list[Any] = []
     for name, section in sections.items():

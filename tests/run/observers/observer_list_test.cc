@@ -94,7 +94,7 @@ struct Listed {
   ObserverList list;
 };
 
-TEST(ObserverListTest, EachEventGoesRoundByTurnInWhateverOrderTheObserversCame) {
+TEST(ObserverListTest, EachEventIsCalledByTurnForAnyOrderOfAddition) {
   std::vector<Turn> turns(std::begin(kTurns), std::end(kTurns));
   // Each pair of neighbours comes in both orders.
   for (const bool reversed : {false, true}) {
@@ -143,7 +143,7 @@ TEST(ObserverListTest, WhatOneAddsToAStepThoseAfterItSee) {
   EXPECT_EQ(reader.seen, "h.1");
 }
 
-/// `first` and `then` are told in this order, whoever was added first.
+/// `first` and `then` are called in this order, for any order of addition.
 void ExpectOrder(Turn first, Turn then, const char* why) {
   for (const std::vector<Turn>& added : {std::vector{first, then}, std::vector{then, first}}) {
     Listed listed(added);

@@ -88,12 +88,12 @@ TEST_F(RunWatchTest, AnUpdateIsThatOfTheLastStepThatWasApplied) {
   EXPECT_THAT(said_[1], AllOf(HasSubstr("step 1"), HasSubstr("w")));
 }
 
-TEST_F(RunWatchTest, AFileThatCannotBeWrittenIsReportedOnceAndWatchingGoesOn) {
+TEST_F(RunWatchTest, AFileThatCannotBeWrittenIsReportedOnceAndWatchingContinues) {
   Begin();
   std::filesystem::create_directory(run_.Path(kReportsName));
   Step(1, kNotANumber);
   ASSERT_EQ(said_.size(), 2U);
-  EXPECT_THAT(said_[1], HasSubstr("what the run finds in its numbers is not kept"));
+  EXPECT_THAT(said_[1], HasSubstr("findings about numerics are not written"));
   Step(2, kNotANumber);
   EXPECT_EQ(said_.size(), 3U) << "the report of the second step";
 }
@@ -119,7 +119,7 @@ TEST_F(RunWatchTest, ARunThatItsNumbersEndAloneLeavesABlackBox) {
   EXPECT_EQ(box.at("stop"), "the line");
 }
 
-TEST_F(RunWatchTest, ARunThatGoesOnHasNoEndAnyMoreAndDoesNotRepeatItsReports) {
+TEST_F(RunWatchTest, AResumedRunHasNoEndAnyMoreAndDoesNotRepeatItsReports) {
   Begin();
   Step(1, 2.3);
   Step(2, kNotANumber);

@@ -53,7 +53,7 @@ class SnapshotServiceTest : public ::testing::Test {
                            [](const std::string&) {}};
 };
 
-TEST_F(SnapshotServiceTest, ARequestThatNobodyHoldsAnyMoreIsNone) {
+TEST_F(SnapshotServiceTest, ARequestThatIsNoLongerLockedIsNone) {
   EXPECT_FALSE(service_.Requested());
   std::optional<SnapshotRequest> request(Ask("kept"));
   EXPECT_TRUE(service_.Requested());
@@ -76,7 +76,7 @@ TEST_F(SnapshotServiceTest, ARequestThatFailsIsAnsweredWithTheReason) {
   EXPECT_FALSE(service_.Requested());
 }
 
-TEST_F(SnapshotServiceTest, WithoutAThreadForTheCopyTheReasonIsTheAnswerAndTrainingGoesOn) {
+TEST_F(SnapshotServiceTest, WithoutAThreadForTheCopyTheReasonIsTheAnswerAndTrainingContinues) {
   const SnapshotRequest request = Ask("kept");
   {
     const LargestStacks no_thread_starts;
@@ -87,7 +87,7 @@ TEST_F(SnapshotServiceTest, WithoutAThreadForTheCopyTheReasonIsTheAnswerAndTrain
   EXPECT_TRUE(FailsWith(request.Answer(), ErrorCode::kIo, {"kept", "thread"}));
 }
 
-TEST_F(SnapshotServiceTest, TheAnswerOfAnEarlierVersionIsInNobodysWayAndStays) {
+TEST_F(SnapshotServiceTest, TheAnswerOfAnEarlierVersionIsIgnoredAndStays) {
   run_.Write("snapshots/.kept.failed", "no space");
   const SnapshotRequest request = Ask("kept");
   ASSERT_TRUE(service_.AfterCommit().ok());
@@ -108,7 +108,7 @@ TEST_F(SnapshotServiceTest, AnAnswerThatOnlyMentionsTheRunIsSomebodyElses) {
   EXPECT_EQ(run_.Read("snapshots/.other.answer"), "notes on 0123");
 }
 
-TEST_F(SnapshotServiceTest, AnAutomaticSnapshotThatFailsLeavesNothingAndTrainingGoesOn) {
+TEST_F(SnapshotServiceTest, AnAutomaticSnapshotThatFailsLeavesNothingAndTrainingContinues) {
   service_.KeepCommit();
   service_.Wait();
   EXPECT_FALSE(service_.copying());

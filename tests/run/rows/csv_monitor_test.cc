@@ -129,7 +129,7 @@ TEST_F(CsvMonitorTest, DamageBeforeTheCommitIsNamedAndLeftAsItIs) {
   EXPECT_EQ(resumed.error().code, ErrorCode::kCorruption);
   EXPECT_THAT(resumed.error().message, HasSubstr("Train_Samples_lr.csv, line 3: it is not what"));
   EXPECT_EQ(folder_.Read(kLr), damaged);
-  // What stands behind the commit goes, whatever it is.
+  // Everything after the commit is cut.
   EXPECT_TRUE(Resumed(1).ok());
   folder_.Write(kLr, "time,lr\n8,0.001\n");
   EXPECT_FALSE(Resumed(1).ok());
@@ -139,7 +139,7 @@ TEST_F(CsvMonitorTest, ANewRunTakesNoLinesOfAnotherForItsOwn) {
   EXPECT_TRUE(CsvMonitor::CheckFree(config_).ok());
   {
     CsvMonitor other = New();
-    EXPECT_TRUE(CsvMonitor::CheckFree(config_).ok()) << "headers alone are nobody's";
+    EXPECT_TRUE(CsvMonitor::CheckFree(config_).ok()) << "headers alone belong to no run";
     Append(other, 1);
   }
   const Status refused = CsvMonitor::CheckFree(config_);

@@ -57,7 +57,7 @@ TEST_F(NumericsFilesTest, LinesAreInTheOrderInWhichTheyWereMade) {
   EXPECT_EQ(temp_.Read(kHeadroomName), HeadroomLine(1) + "\n" + HeadroomLine(3) + "\n");
 }
 
-TEST_F(NumericsFilesTest, AResumeTakesOutWhatBelongsToLaterStepsAndGoesOn) {
+TEST_F(NumericsFilesTest, AResumeRemovesTheLinesOfLaterStepsAndAppends) {
   WriteSome();
   NumericsWriter writer = NumericsWriter::Resume(run_, 2, [](const std::string&) {}).value();
   EXPECT_EQ(StepsOf(ReadReports(run_).value()), (std::vector<uint64_t>{1, 2}));

@@ -55,7 +55,7 @@ TEST_F(LaunchTest, WhatRankZeroCannotSayIsSaidByTheLauncher) {
   }
 }
 
-TEST_F(LaunchTest, WhoeverDoesNotEndAfterAFailureIsAskedTo) {
+TEST_F(LaunchTest, ARankThatDoesNotEndAfterAFailureGetsSigterm) {
   setting_.patience.terminate = kSoon;
   const Outcome outcome = Run(3, R"(
     [ $RANK = 2 ] && { await ready0; await ready1; exit 4; }
@@ -70,7 +70,7 @@ TEST_F(LaunchTest, WhoeverDoesNotEndAfterAFailureIsAskedTo) {
   EXPECT_THAT(outcome.err, HasSubstr("rank 1: bye 1\n"));
 }
 
-TEST_F(LaunchTest, WhoeverDoesNotEndThenIsKilled) {
+TEST_F(LaunchTest, ARankThatDoesNotEndThenIsKilled) {
   setting_.patience.terminate = setting_.patience.kill = kSoon;
   const Outcome outcome = Run(2, R"(
     [ $RANK = 1 ] && { await ready; exit 4; }

@@ -61,7 +61,7 @@ TEST_F(LaunchTest, SignalsReachRanksOnOtherHostsOnce) {
   EXPECT_EQ(temp_.Read("got1"), "INT\nTERM\n");
 }
 
-TEST_F(LaunchTest, WhoeverSignalsAllProcessesOfThisHostDoesNotCutOffRanksOnOthers) {
+TEST_F(LaunchTest, ASignalToAllProcessesOfThisHostDoesNotCutOffRanksOnOthers) {
   UseHosts("worker1 slots=1\n",
            std::string("for signal in INT TERM HUP; do kill -s $signal $$; done\n") + kStandIn);
   const Outcome outcome = Run(1, "echo done");

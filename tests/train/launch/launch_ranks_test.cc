@@ -21,7 +21,7 @@ namespace {
 
 using testing::UnorderedElementsAre;
 
-TEST_F(LaunchTest, EveryRankKnowsWhoItIsAndWhereAllMeet) {
+TEST_F(LaunchTest, EveryRankKnowsItsNumberAndWhereAllMeet) {
   const Outcome outcome =
       Run(3,
           "echo $MASTER_PORT > port$RANK; "
@@ -51,7 +51,7 @@ TEST_F(LaunchTest, WhatAnotherLauncherLeftIsGoneAndTheRestIsThere) {
 }
 
 TEST_F(LaunchTest, RanksReadNothingAndHaveNoDescriptorsOfTheLauncher) {
-  // Whoever started this test may have left it some.
+  // The parent of this test may have set some.
   int inherited = 0;
   for (int fd = 3; fd < 1024; ++fd) {
     const int flags = ::fcntl(fd, F_GETFD);
@@ -62,7 +62,7 @@ TEST_F(LaunchTest, RanksReadNothingAndHaveNoDescriptorsOfTheLauncher) {
       << "the standard ones, and the folder that is listed";
 }
 
-TEST_F(LaunchTest, RanksGetSignalsThatWhoeverStartedTheLauncherIgnores) {
+TEST_F(LaunchTest, RanksGetSignalsThatTheLaunchersParentIgnores) {
   std::signal(SIGINT, SIG_IGN);    // as a shell's background commands have it
   setting_.program = "/bin/grep";  // a shell would change what it finds
   command_.arguments = {"^Sig[BI]", "/proc/self/status"};

@@ -25,7 +25,7 @@ namespace penstock::train {
 /// A test that waits for it hangs.
 inline constexpr std::chrono::hours kForEver{1};
 inline constexpr std::chrono::milliseconds kSoon{20};
-/// Whoever does not end by himself is not ended. Every signal is a request of its own.
+/// Ranks that do not end by themselves are not ended. Every signal is a separate request.
 inline constexpr Patience kEndless = {
     .terminate = kForEver, .kill = kForEver, .leave = kForEver, .one_request = {}};
 

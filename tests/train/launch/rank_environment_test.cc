@@ -12,7 +12,7 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-TEST(RankEnvironment, SaysWhoTheRankIsAndWhereAllMeet) {
+TEST(RankEnvironment, SaysWhichRankItIsAndWhereAllMeet) {
   EXPECT_THAT(RankVariables({.rank = 5, .host = 1, .local_rank = 1, .local_size = 3}, 8,
                             {.address = "node1", .port = 29500}),
               ElementsAre("RANK=5", "WORLD_SIZE=8", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=3",

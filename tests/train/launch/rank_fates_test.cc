@@ -83,7 +83,7 @@ TEST(RankFates, AfterAFailureTheOthersAreEndedInThreeStages) {
   EXPECT_EQ(fates.exit_code(), 4);
 }
 
-TEST(RankFates, WhoeverEndsInTimeIsNotTold) {
+TEST(RankFates, ARankThatEndsInTimeGetsNoSignal) {
   RankFates fates = Started(2);
   fates.Ended(std::vector{Exit(1, 2)}, kBegin);
   fates.Ended(std::vector{Exit(0, 3)}, kBegin + seconds(1));
@@ -127,7 +127,7 @@ TEST(RankFates, AFailureThatNoOtherRankExplainsStaysTheFirst) {
   EXPECT_EQ(ended.Ended(std::vector{Kill(1, SIGTERM)}, kBegin + seconds(5)), std::nullopt);
 }
 
-TEST(RankFates, AnInterruptionIsNoFailureAndNobodyIsHurried) {
+TEST(RankFates, AnInterruptionIsNoFailureAndNoRankIsHurried) {
   RankFates fates = Started(2);
   EXPECT_TRUE(fates.Interrupted(SIGINT, kBegin));
   EXPECT_EQ(fates.Ended(std::vector{Exit(1, 130)}, kBegin), std::nullopt);
@@ -169,13 +169,13 @@ TEST(RankFates, AfterTheSecondRequestNoEndIsAFailure) {
   EXPECT_EQ(fates.exit_code(), 130);
 }
 
-TEST(RankFates, WhoDoesNotEndAfterTheSecondRequestIsEnded) {
+TEST(RankFates, ARankThatDoesNotEndAfterTheSecondRequestIsEnded) {
   RankFates fates = Started(1);
   fates.Interrupted(SIGINT, kBegin);
   EXPECT_EQ(fates.deadline(), std::nullopt);
   const RankFates::Time again = kBegin + seconds(100);
   EXPECT_TRUE(fates.Interrupted(SIGINT, again));
-  EXPECT_TRUE(fates.Interrupted(SIGINT, again + seconds(1))) << "and whoever presses on is heard";
+  EXPECT_TRUE(fates.Interrupted(SIGINT, again + seconds(1))) << "and a further interruption counts";
   EXPECT_EQ(fates.Due(again + seconds(5)), RankFates::Order::kTerminate);
   EXPECT_EQ(fates.Due(again + seconds(11)), RankFates::Order::kKill);
   EXPECT_EQ(fates.Due(again + seconds(18)), RankFates::Order::kLeave);

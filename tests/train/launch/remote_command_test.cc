@@ -35,7 +35,7 @@ const std::vector<std::string> kHardWords = {
     "line\nbreak", "*",  "~",         "#",    "'",          "''",    "!x",     "a;b&c|d>e",
     "\xff\xfe",    "-n", "{a,b}",     "\t"};
 
-TEST(ShellWord, IsTheTextAgainWhateverItHolds) {
+TEST(ShellWord, IsTheTextAgainForAnyCharacters) {
   for (const std::string& text : kHardWords) {
     EXPECT_EQ(OutputOf("printf %s " + ShellWord(text)), text);
   }

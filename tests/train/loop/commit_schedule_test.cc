@@ -74,7 +74,7 @@ TEST_F(CommitScheduleTest, ALossThatIsNotFiniteIsNotSound) {
   EXPECT_TRUE(schedule.MayCommit(false));
 }
 
-TEST_F(CommitScheduleTest, ARunThatGoesOnInSkippedStepsIsNotSound) {
+TEST_F(CommitScheduleTest, ARunThatResumesInSkippedStepsIsNotSound) {
   EXPECT_FALSE(CommitSchedule(config_, false).MayCommit(false));
 }
 

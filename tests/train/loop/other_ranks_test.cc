@@ -45,7 +45,7 @@ TEST_F(OtherRanksTest, ARankForWhichTheOthersWaitIsNamedWithItsHostOnce) {
   EXPECT_THAT(said_[0], HasSubstr("rank 1 (host b) is slow"));
 }
 
-TEST_F(OtherRanksTest, OneThatIsAloneTellsNobodyAndWaitsForNobody) {
+TEST_F(OtherRanksTest, ASingleRankTellsAndAwaitsNone) {
   OtherRanks ranks({.doing = {}, .tell = [](const Error&) {}, .hosts = {"a"}, .notify = {}});
   ranks.Doing("reads the data of", 7);
   for (uint64_t i = 0; i < 5 * SlowRank::kSteps; ++i) {

@@ -47,7 +47,7 @@ TEST_F(RankNotesTest, OneThatIsAloneKnowsAtOnceWhatItIsAsked) {
   EXPECT_THAT(notes.Waited(), IsEmpty());
 }
 
-TEST_F(RankNotesTest, RanksStopOnceAllHaveHeardOfItAndGoOnStopping) {
+TEST_F(RankNotesTest, RanksStopOnceAllHaveTheRequestAndKeepStopping) {
   RankNotes first = Of(0, 2);
   RankNotes second = Of(1, 2);
   const zero::StepNote healthy = first.Mine(false);
@@ -66,7 +66,7 @@ TEST_F(RankNotesTest, TheClockOfRankZeroDecidesForAll) {
   RankNotes notes = Of(1, 2);
   const zero::StepNote due = notes.Mine(true);
   const zero::StepNote not_due = notes.Mine(false);
-  EXPECT_FALSE(notes.CommitWanted(true)) << "nobody has told yet";
+  EXPECT_FALSE(notes.CommitWanted(true)) << "no rank has told yet";
   notes.Take({due, not_due});
   EXPECT_TRUE(notes.CommitWanted(false));
   notes.Take({not_due, due});
@@ -86,7 +86,7 @@ TEST_F(RankNotesTest, BytesAreThoseOfAllRanksAndPeaksTheLargest) {
   RankNotes notes = Of(1, 3);
   const zero::StepNote told = notes.Mine(false);
   engine_.totals.nvme_read_bytes = 7;
-  EXPECT_EQ(notes.Now().counters.nvme_read_bytes, 7U) << "nobody has told yet";
+  EXPECT_EQ(notes.Now().counters.nvme_read_bytes, 7U) << "no rank has told yet";
   notes.Take({told, told, told});
   const Reading now = notes.Now();
   EXPECT_EQ(now.counters.nvme_read_bytes, 207U) << "its own are those of now";

@@ -37,7 +37,7 @@ TEST(SlowRankTest, ItTakesAWholeWindow) {
   EXPECT_EQ(Findings(kWindow, {{0.5, 0}}).size(), 1U);
 }
 
-TEST(SlowRankTest, ShortWaitsNameNobody) {
+TEST(SlowRankTest, ShortWaitsNameNoRank) {
   EXPECT_TRUE(Findings(5 * kWindow, {{0.3, 0.11, 0.3}}).empty());
 }
 
@@ -49,7 +49,7 @@ TEST(SlowRankTest, RanksThatAreLastInTurnAreNotNamed) {
   EXPECT_TRUE(Findings(5 * kWindow, {{0.5, 0, 0.5}, {0, 0.5, 0.5}, {0.5, 0.5, 0}}).empty());
 }
 
-TEST(SlowRankTest, OneRankWaitsForNobody) { EXPECT_TRUE(Findings(kWindow, {{0.5}}).empty()); }
+TEST(SlowRankTest, ASingleRankNeverWaits) { EXPECT_TRUE(Findings(kWindow, {{0.5}}).empty()); }
 
 }  // namespace
 }  // namespace penstock::train

@@ -66,7 +66,7 @@ TEST_F(StepBatchTest, ARankTakesEverySoManyMicroBatches) {
   EXPECT_EQ(batch.FirstRows(100).size(), 8U);
 }
 
-TEST_F(StepBatchTest, ItGoesOnBehindWhatWasTakenAndPassedOver) {
+TEST_F(StepBatchTest, ItBeginsAfterRowsThatWereTakenOrPassedOver) {
   StepBatch batch = Make({}, 3);
   batch.PassOver(2);
   EXPECT_EQ(batch.consumed_samples(), 19U);

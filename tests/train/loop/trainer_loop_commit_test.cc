@@ -89,7 +89,7 @@ TEST_F(TrainLoopTest, ANumericFailureNamesResumeOnlyWhereTheCommitStands) {
       EXPECT_EQ(message.find("step 2 is committed") != std::string::npos, !lost) << message;
       EXPECT_EQ(message.find("--resume") != std::string::npos, !lost) << message;
       EXPECT_EQ(message.find("begin a new run:") != std::string::npos, lost) << message;
-      EXPECT_EQ(message.find("take a commit back") != std::string::npos, lost && !durable)
+      EXPECT_EQ(message.find("discards a commit") != std::string::npos, lost && !durable)
           << message;
     }
   }
@@ -219,7 +219,7 @@ TEST_F(TrainLoopTest, ACommitWhoseFirstLossAfterAResumeIsNotFiniteIsNamedAndNote
     run_.doubts.clear();
     std::filesystem::remove(folder_.Path("metrics.jsonl"));
     EXPECT_TRUE(FailsWith(Run(9), ErrorCode::kNumeric,
-                          {"step 3 is committed in", "no loss that these weights gave"}));
+                          {"step 3 is committed in", "no loss since the resume was finite"}));
     EXPECT_THAT(run_.doubts, ElementsAre(std::pair(3, 3)));
   }
 }
@@ -257,7 +257,7 @@ TEST_F(TrainLoopTest, ADamagedCommitOfADurableRunMayGiveWayToTheOneBefore) {
   engine_.commit_unreadable = MakeError(ErrorCode::kCorruption, "torn");
   EXPECT_TRUE(FailsWith(
       Run(5), ErrorCode::kNumeric,
-      {"--resume resumes from the commit before, if that is whole", "otherwise begin a new run"}));
+      {"--resume resumes from the commit before, if that is intact", "otherwise begin a new run"}));
 }
 
 TEST_F(TrainLoopTest, GivenWeightsAreAtFaultWhetherOrNotTheRunIsDurable) {

@@ -76,7 +76,7 @@ TEST_F(TrainLoopTest, ABatchThatGrowsTakesTheRowsAfterThoseThatWereTaken) {
   EXPECT_THAT(consumed, ElementsAre(0, 2, 4, 6, 10, 14));
 }
 
-TEST_F(TrainLoopTest, ABatchThatGrowsGoesOnAfterWhatACommitSaysWasTaken) {
+TEST_F(TrainLoopTest, ABatchThatGrowsResumesAfterTheSamplesOfTheCommit) {
   options_.config.rampup = config::RampupConfig{.start = 2, .increment = 2, .samples = 6};
   consumed_samples_ = 4;
   ASSERT_TRUE(Run(2).ok());

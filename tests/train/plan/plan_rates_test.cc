@@ -31,7 +31,7 @@ TEST_F(PlanRatesTest, ATrainingTakesItsStepsOnAllRanks) {
   EXPECT_EQ(rates.training->steps, 1000U);
   EXPECT_DOUBLE_EQ(rates.training->days, 1000 * *plan.step->step_s / 86400);
   EXPECT_DOUBLE_EQ(rates.training->gpu_hours, 3 * 1000 * *plan.step->step_s / 3600);
-  EXPECT_FALSE(RatesOf(plan, gpt2_.config(), {}).training) << "nobody asked";
+  EXPECT_FALSE(RatesOf(plan, gpt2_.config(), {}).training) << "it was not asked for";
 }
 
 TEST_F(PlanRatesTest, ADriveIsWrittenToByAllItsRanksAndByCommits) {

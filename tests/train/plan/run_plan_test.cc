@@ -38,7 +38,7 @@ TEST(RunPlanTest, EveryShortageIsThereAtOnceWithItsSum) {
   EXPECT_EQ(plan.shortages[2].needed, plan.state_files);
 }
 
-TEST(RunPlanTest, TheStepIsToldWhateverIsShort) {
+TEST(RunPlanTest, TheStepIsPlannedDespiteAnyShortage) {
   PlannedGpt2 gpt2(kAllOnNvme);
   const auto planned = [&](const MemoryLimits& limits) {
     return PlanRun(gpt2.Training(), limits, SlowDrive()).value();

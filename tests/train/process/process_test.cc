@@ -61,8 +61,8 @@ TEST(ProcessDeathTest, AnExceptionThatEndsAThreadIsOneLineAndAFailureOfALibrary)
         std::thread([] { throw std::runtime_error("it broke\nin two\n"); }).join();
       },
       testing::ExitedWithCode(3),
-      "^penstock: error: unexpected failure in a library: it broke in two; the program cannot go "
-      "on, and what was committed is kept\n$");
+      "^penstock: error: unexpected failure in a library: it broke in two; the program cannot "
+      "continue; committed steps are kept\n$");
 }
 
 TEST(ProcessDeathTest, MemoryThatRunsOutInAThreadIsSaidAsThat) {

@@ -128,7 +128,7 @@ std::string XmlMistake(std::string_view text) {
   return open.empty() ? "" : open.front() + " is not closed";
 }
 
-TEST(Plot, IsWellFormedXmlWhateverTheFolderIsCalled) {
+TEST(Plot, IsWellFormedXmlForAnyFolderName) {
   EXPECT_EQ(XmlMistake(PlotSvg(Report())), "");
   EXPECT_NE(XmlMistake("<a><b></a>"), "");
   EXPECT_NE(XmlMistake("<a>&</a>"), "");
@@ -213,7 +213,7 @@ TEST(ConfigFragment, IsUnderstoodByTheConfigReader) {
   EXPECT_FALSE(config->overlap);
 }
 
-TEST(ConfigFragment, MeansWhatWasMeasuredWhateverTheFileBeforeItSays) {
+TEST(ConfigFragment, SetsWhatWasMeasuredAfterAnyEarlierFile) {
   const char* others[] = {
       R"({"train_micro_batch_size_per_gpu": 1,
           "aio": {"block_size": 4096, "queue_depth": 1, "num_threads": 9, "single_submit": true,

@@ -278,7 +278,7 @@ TEST_F(Export, ATensorAboveTheLimitHasAFileOfItsOwn) {
   EXPECT_EQ(Open("model-00003-of-00003.safetensors").entries().size(), 1u);
 }
 
-TEST_F(Export, MemoryIsBoundedByChunksWhateverTheTensor) {
+TEST_F(Export, MemoryIsBoundedByChunksForAnyTensor) {
   FakeState state(DType::kFloat32);
   state.Add("big", {{"big.weight", {3, 1 << 20}}, {"big.bias", {(1 << 20) + 1}}});
   ASSERT_TRUE(ExportModel(state, Options()).ok());

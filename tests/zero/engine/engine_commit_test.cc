@@ -277,7 +277,7 @@ TEST_F(CommitTest, DamageFoundBesideACommitKeepsItFromBeingMade) {
   EXPECT_THAT(Damages(**state), IsEmpty());
 }
 
-TEST_F(CommitTest, ADurableCommitIsReportedWhateverFailsBesideIt) {
+TEST_F(CommitTest, ADurableCommitIsReportedDespiteAnyOtherFailure) {
   EngineOptions options = GatedOptions({.name = "nvme", .tile_elements = 4096});
   options.config.verify_commits = config::VerifyCommits::kOff;  // which would find the damage
   ToyRun run(options, 64_MiB);
@@ -346,7 +346,7 @@ TEST_F(CommitTest, ACommitThatIsRefusedForItsWeightsLeavesTheLastOneThere) {
   EXPECT_THAT(Damages(**state), IsEmpty());
 }
 
-TEST_F(CommitTest, WeightsThatAreNotFiniteAreNamedByTheirFirstTileWhateverFindsThem) {
+TEST_F(CommitTest, NonFiniteWeightsAreNamedByTheirFirstTileOnEveryPath) {
   for (const Tier home : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
     for (const bool with_gradients : {false, true}) {
       const Placement placement{.name = "not finite",

@@ -1,4 +1,4 @@
-// Going on from a commit: in place or in other files, after an end, a crash or damage, with the
+// Resuming from a commit: in place or in other files, after an end, a crash or damage, with the
 // bits of a training that was never interrupted.
 #include <gmock/gmock.h>
 
@@ -50,7 +50,7 @@ class ResumeTest : public EngineTest {
     return run.session().state_paths();
   }
 
-  /// Goes on in place, in files of `paths`.
+  /// Resumes in place, in files of `paths`.
   Outcome Adopt(const Placement& placement, const std::vector<std::string>& paths) {
     Outcome outcome;
     EngineOptions options = Options(placement);
@@ -97,14 +97,14 @@ class ResumeTest : public EngineTest {
     return crash;
   }
 
-  /// Whether there was a crash. If a commit was reported before, training goes on from that one or
+  /// Whether there was a crash. If a commit was reported before, training resumes from that one or
   /// from the one that was under way, to the states of `whole`.
   bool CrashAndResume(const aio::FaultPlan& plan, const Outcome& whole, size_t* resumed) {
     EngineOptions options =
         Options({.name = "nvme", .tile_elements = 4096, .smallest_host = false});
     options.config.aio.faults = plan;
     const Crash crash = TrainUntilCrash(options);
-    if (crash.reported == 0) return crash.crashed;  // there is nothing to go on from
+    if (crash.reported == 0) return crash.crashed;  // there is nothing to resume from
     options.config.aio.faults.reset();
     options.adopt = crash.paths;
     const std::string name =
@@ -134,7 +134,7 @@ class ResumeTest : public EngineTest {
   }
 };
 
-TEST_F(ResumeTest, AnyHomeGoesOnInTheFilesOfAnyOtherWithTheSameBits) {
+TEST_F(ResumeTest, AnyHomeResumesInTheFilesOfAnyOtherWithTheSameBits) {
   const Placement homes[] = {
       {.name = "device", .parameters = Tier::kDevice, .optimizer = Tier::kDevice},
       {.name = "host", .parameters = Tier::kHost, .optimizer = Tier::kHost},
@@ -157,7 +157,7 @@ TEST_F(ResumeTest, AnyHomeGoesOnInTheFilesOfAnyOtherWithTheSameBits) {
   }
 }
 
-TEST_F(ResumeTest, ARuleOfTwoPassesGoesOnInAnyHomeWithTheSameBits) {
+TEST_F(ResumeTest, ARuleOfTwoPassesResumesInAnyHomeWithTheSameBits) {
   Placement nvme{.name = "nvme", .rule = {.hyper = kernels::LambHyperparameters{}}};
   Placement host = nvme;
   host.name = "host";
@@ -174,7 +174,7 @@ TEST_F(ResumeTest, ARuleOfTwoPassesGoesOnInAnyHomeWithTheSameBits) {
   }
 }
 
-TEST_F(ResumeTest, SeveralDrivesAndOneSlotGoOnInPlace) {
+TEST_F(ResumeTest, SeveralDrivesAndOneSlotResumeInPlace) {
   const Outcome whole = Whole(DType::kBFloat16);
   for (const Placement& placement : {Placement{.name = "two drives", .drives = {1, 3}},
                                      Placement{.name = "one slot", .durable = false},
@@ -285,7 +285,7 @@ TEST_F(ResumeTest, FilesOfOtherTilesAreRefusedAndLeftAlone) {
   EXPECT_THAT(Damages(**state), IsEmpty());
 }
 
-TEST_F(ResumeTest, WithOneSlotTheCommitIsGoneOnceTrainingGoesOn) {
+TEST_F(ResumeTest, WithOneSlotTheCommitIsGoneOnceTrainingContinues) {
   const Placement placement{.name = "one slot", .durable = false};
   const std::vector<std::string> paths = TrainToCommit(placement);
   {

@@ -49,7 +49,7 @@ TEST_F(EngineTest, EveryPlacementGivesTheBitsOfTrainingOnTheDevice) {
   }
 }
 
-TEST_F(EngineTest, TrainingGoesOnUnchangedAfterACommitInTheMiddle) {
+TEST_F(EngineTest, TrainingContinuesUnchangedAfterACommitInTheMiddle) {
   const Outcome reference =
       TrainAndRead({.name = "device", .parameters = Tier::kDevice, .optimizer = Tier::kDevice});
   for (Placement placement :

@@ -69,7 +69,7 @@ TEST(MemoryPlanTest, TheMinimumWorksAndAByteLessIsRefusedWithTheSumAndWhatWouldW
   }
 }
 
-TEST(MemoryPlanTest, WhateverThereIsIsNeverOverspent) {
+TEST(MemoryPlanTest, NoAmountOfMemoryIsOverspent) {
   for (const bool tier_split : {false, true}) {
     for (const auto& [parameters, optimizer] : kPlacements) {
       const Planned planned(parameters, optimizer, tier_split);

@@ -202,7 +202,7 @@ class StateIoTest : public ::testing::Test {
     options.warn = [](const std::string&) {};
     options.create_io = [this](size_t, const aio::EngineOptions& engine, std::string* notice) {
       engine_cpus_.push_back(engine.cpus);
-      EXPECT_TRUE(engine.on_stall) << "nobody would hear of a drive that hangs";
+      EXPECT_TRUE(engine.on_stall) << "a hanging drive would not be reported";
       return aio::CreateEngine(engine, notice);
     };
     return options;

@@ -68,7 +68,7 @@ TEST_F(DeviceGradientsTest, ModulesThatAreNotRepeatedHaveSumsBesideEachOther) {
   EXPECT_TRUE(gradients_.Finish(ModuleId{3}, *compute_).ok());
 }
 
-TEST_F(DeviceGradientsTest, SumsThatNobodyAskedForAreNotReduced) {
+TEST_F(DeviceGradientsTest, SumsThatWereNotRequestedAreNotReduced) {
   for (int times = 0; times < 2; ++times) {
     const auto refused = gradients_.Finish(kIn, *compute_);
     ASSERT_FALSE(refused.ok());

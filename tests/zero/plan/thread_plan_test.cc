@@ -67,7 +67,7 @@ ThreadPlan Plan(const Topology& machine, Kind kind, const std::vector<PathDevice
                      PlaceNear(machine, paths, kind == Kind::kCuda ? kGpu : ""));
 }
 
-/// Nobody has CPUs of their own.
+/// No threads have CPUs of their own.
 void ExpectShared(const ThreadPlan& plan) {
   EXPECT_THAT(plan.compute, IsEmpty());
   EXPECT_THAT(plan.optimizer, IsEmpty());

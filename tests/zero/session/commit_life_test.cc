@@ -63,7 +63,7 @@ TEST(CommitLifeTest, ARetractedCommitLeavesTheOneBeforeWhereThatStands) {
     life.ForwardDone(false);
     life.Retract(stands);
     EXPECT_EQ(life.newest(), stands ? std::optional<uint64_t>(3) : std::nullopt);
-    EXPECT_FALSE(life.doubtful()) << "what a run went on from is not taken back";
+    EXPECT_FALSE(life.doubtful()) << "the commit from which a run resumed is not taken back";
   }
 }
 

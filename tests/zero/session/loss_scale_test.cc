@@ -32,7 +32,7 @@ uint64_t CountSteps(LossScale& scale, uint64_t last,
   return 0;
 }
 
-TEST(LossScaleTest, GoesOnWithOtherRules) {
+TEST(LossScaleTest, ResumesWithOtherRules) {
   config::LossScaling statically = Rules(16, 2);
   statically.loss_scale = 4096;
   LossScale before(statically);
@@ -44,7 +44,7 @@ TEST(LossScaleTest, GoesOnWithOtherRules) {
   EXPECT_EQ(after.value(), 512);
   EXPECT_EQ(after.state().scale, 512);
   const LossScale dynamic(Rules(16, 2), after.state());
-  EXPECT_EQ(dynamic.value(), 512) << "it goes on from there";
+  EXPECT_EQ(dynamic.value(), 512) << "it resumes from there";
 }
 
 TEST(LossScaleTest, FallsFrom2To12AtStep444AndEndsAt456) {
@@ -135,7 +135,7 @@ TEST(LossScaleTest, OverflowsToTheEndAreCountedFromAnyStep) {
   }
 }
 
-TEST(LossScaleTest, GoesOnFromItsStateAsIfNothingHadHappened) {
+TEST(LossScaleTest, ResumesFromItsStateUnchanged) {
   config::LossScaling rules = Rules(10, 2);
   rules.loss_scale_window = 7;
   const auto overflows = [](uint64_t step) { return step % 11 < 3; };

@@ -1,4 +1,5 @@
-// The loss scale in a training: what it does to gradients, norms and updates, and where it goes on.
+// The loss scale in a training: what it does to gradients, norms and updates, and how it is
+// resumed.
 #include <gmock/gmock.h>
 
 #include <limits>
@@ -124,7 +125,7 @@ TEST_F(SessionLossScaleTest, AnOverflowWithTheLowestScaleEndsTheTraining) {
   }
 }
 
-TEST_F(SessionLossScaleTest, ACommitWithinAStreakGoesOnWithTheSameScales) {
+TEST_F(SessionLossScaleTest, ACommitWithinAStreakResumesWithTheSameScales) {
   const config::LossScaling rules = {
       .initial_scale_power = 10, .loss_scale_window = 3, .hysteresis = 2};
   const std::vector<float> scales = {1, 1, kInfinity, kInfinity, kInfinity, 1, 1, 1, 1, kInfinity};

@@ -53,7 +53,7 @@ TEST_F(SessionSkipTest, ADroppedStepChangesNoBitWhereverItEnds) {
   }
 }
 
-TEST_F(SessionSkipTest, AStepThatIsDroppedAfterItsUpdatesBeganEndsTheTrainingAndSaysHowToGoOn) {
+TEST_F(SessionSkipTest, AStepThatIsDroppedAfterItsUpdatesBeganEndsTheTrainingAndSaysHowToResume) {
   Placement placement = kNvmeWithGradients;
   placement.smallest_host = false;
   const auto run = Begin(Options(placement));
@@ -68,7 +68,7 @@ TEST_F(SessionSkipTest, AStepThatIsDroppedAfterItsUpdatesBeganEndsTheTrainingAnd
     ASSERT_TRUE(BecomesTrue([&] { return run->session().counters().updates > 0; }));
     const Status dropped = step->Drop();
     ASSERT_FALSE(dropped.ok());
-    EXPECT_THAT(dropped.error().message, HasSubstr("go on from the last commit"));
+    EXPECT_THAT(dropped.error().message, HasSubstr("resume from the last commit"));
   }
   EXPECT_FALSE(run->session().BeginStep().ok());
 }

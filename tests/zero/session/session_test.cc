@@ -130,7 +130,7 @@ TEST_F(SessionTest, UsesInAnyOrderGiveTheBitsOfTheDeclaredOne) {
   }
 }
 
-TEST_F(SessionTest, MisuseIsAStatusThatSaysWhatToDoAndTheStepGoesOn) {
+TEST_F(SessionTest, MisuseIsAStatusThatSaysWhatToDoAndTheStepContinues) {
   for (const Placement& placement : {kDevice, kHost, kNvme, kNvmeWithGradients}) {
     EngineOptions options = Options(placement);
     options.model.groups.push_back({.name = "frozen", .frozen = true});
@@ -248,7 +248,7 @@ TEST_F(SessionTest, AStepThatReportsNoLossIsSkippedAndSaysSo) {
   }
 }
 
-TEST_F(SessionTest, MoreModulesAtOnceThanThereAreSlotsAreRefusedAndTheStepGoesOn) {
+TEST_F(SessionTest, MoreModulesAtOnceThanThereAreSlotsAreRefusedAndTheStepContinues) {
   const EngineOptions options = Options(kNvme);
   ToyRun run(options, DeviceMemory(kNvme, options));
   ASSERT_TRUE(run.created().ok()) << run.created().error().message;

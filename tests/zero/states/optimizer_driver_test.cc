@@ -103,7 +103,7 @@ class OptimizerDriverTest : public offload::FolderTest {
   std::unique_ptr<OptimizerDriver> driver_;
 };
 
-TEST_F(OptimizerDriverTest, TheNormIsThatOfTheGradientsInWhateverOrderTheyArriveAndWhoeverSums) {
+TEST_F(OptimizerDriverTest, TheNormIsThatOfTheGradientsForAnyOrderOfArrivalAndAnySummingThread) {
   std::mt19937_64 random(1);
   for (size_t tile = 0; tile < values_.size(); ++tile) {
     for (size_t i = 0; i < values_[tile].size(); ++i) {

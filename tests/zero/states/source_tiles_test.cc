@@ -92,7 +92,7 @@ TEST_F(SourceTilesTest, ATileStaysWhileItIsPinned) {
   EXPECT_TRUE(IsAsWritten(*pin, kept));
 }
 
-TEST_F(SourceTilesTest, ADamagedTileIsToldToAllWhoAskForItAndToNobodyElse) {
+TEST_F(SourceTilesTest, ADamagedTileIsReportedToAllItsReadersAndNoOthers) {
   const WholeState state = WholeState::Open(paths_).value();
   const RankTile damaged{.rank = 1, .tile = TileId{5}};
   const FileOffset at = state.rank(1).OffsetOf(Part::kRecord, damaged.tile);

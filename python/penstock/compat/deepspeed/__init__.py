@@ -7,7 +7,7 @@
     engine.backward(loss)
     engine.step()
 
-docs/pytorch_trainer.md says what is there, and what it does otherwise.
+docs/pytorch_trainer.md lists what is available, and the differences.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Checkpoints of DeepSpeed's interface: ``DIR/latest``, and in ``DIR/TAG`` a snapshot and a text.
 
-``penstock.json`` says what is beside the states: the optimizer's state_dict, the scheduler's, counts
-and the client's state, as commits say such things (docs/pytorch_runs.md).
+``penstock.json`` holds everything besides the states: the optimizer's state_dict, the scheduler's,
+counts and the client's state, in the form of commits (docs/pytorch_runs.md).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _FIELDS = {
 def write_checkpoint(
     folder: pathlib.Path, tag: str, optimizer: ModuleOptimizer, said: dict[str, Any], latest: bool
 ) -> None:
-    """Writes a checkpoint, in the place of one of the same name.
+    """Writes a checkpoint, which replaces one of the same name.
 
-    It is written beside, and what is in its place is removed only when it is whole.
+    It is written beside the old one, which is removed only when the new one is complete.
     """
     if tag in ("", ".", "..") or "/" in tag or "\0" in tag:
         raise InvalidArgumentError(
@@ -61,7 +61,7 @@ def write_checkpoint(
 
 
 def _write_beside(beside: pathlib.Path, optimizer: ModuleOptimizer, text: dict[str, Any]) -> None:
-    """Writes what is in the folder of a checkpoint."""
+    """Writes the contents of a checkpoint's folder."""
     saved = optimizer.state_dict()
     optimizer.snapshot(beside / _SNAPSHOT)
     text["optimizer"] = _state.encode(saved, "optimizer")
@@ -70,7 +70,7 @@ def _write_beside(beside: pathlib.Path, optimizer: ModuleOptimizer, text: dict[s
 
 
 def _put(beside: pathlib.Path, place: pathlib.Path) -> None:
-    """Renames a whole checkpoint to where it belongs, and removes the one that was there."""
+    """Renames a complete checkpoint to its place, and removes the old one."""
     old = None
     if place.exists():
         old = tempfile.mkdtemp(prefix=f".{place.name}-", suffix=".old", dir=place.parent)

@@ -82,7 +82,7 @@ def initialize(
     mesh_param: Any = None,
     config_params: ConfigLike = None,
 ) -> tuple[Engine, ModuleOptimizer, Any, Any]:
-    """Gives a module to penstock; DeepSpeed's arguments and results.
+    """Gives a module to penstock; with DeepSpeed's arguments and results.
 
     Returns:
         The engine, its optimizer, the loader of ``training_data``, and the scheduler.
@@ -123,7 +123,7 @@ class Engine(torch.nn.Module):
     """DeepSpeed's engine: calls the module, and counts micro-batches.
 
     Attributes:
-        global_steps: steps of the optimizer, those that were skipped as well.
+        global_steps: steps of the optimizer, including skipped ones.
         micro_steps: calls of :meth:`step`.
         skipped_steps: steps whose gradient was not finite.
     """
@@ -204,11 +204,11 @@ class Engine(torch.nn.Module):
             self.lr_scheduler.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drops the gradients of the step under way."""
+        """Drops the gradients of the open step."""
         self.optimizer.zero_grad()
 
     def state_dict(self, *args: Any, **options: Any) -> Any:
-        """Returns the module's, with current weights."""
+        """Returns the module's state_dict, with current weights."""
         return self.module.state_dict(*args, **options)
 
     def save_16bit_model(
@@ -252,7 +252,7 @@ class Engine(torch.nn.Module):
         load_module_only: bool = False,
         **_: Any,
     ) -> tuple[str | None, dict[str, Any]]:
-        """Goes on from a checkpoint, with its weights, states and random states.
+        """Resumes from a checkpoint, with its weights, states and random states.
 
         Returns:
             Its path and the client's state; None and nothing if there is no checkpoint.

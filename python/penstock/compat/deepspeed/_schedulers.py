@@ -1,4 +1,4 @@
-"""The schedulers that a configuration names, as docs/config.md has them: those with a warm-up."""
+"""The schedulers of a configuration (docs/config.md): those with a warm-up."""
 
 from __future__ import annotations
 

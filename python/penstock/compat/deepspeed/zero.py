@@ -1,4 +1,4 @@
-"""``deepspeed.zero``: modules without memory for weights, and weights for who reads them."""
+"""``deepspeed.zero``: modules without memory for weights, and access to weights."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["GatheredParameters", "Init"]
 def Init(
     module: torch.nn.Module | None = None, *_: Any, enabled: bool = True, **__: Any
 ) -> Iterator[None]:
-    """Has modules that are made within take no memory for their weights.
+    """A context in which modules take no memory for their weights.
 
-    ``initialize`` then gives them the values of the modules' own initializers, unit by unit. What a
-    constructor wrote into its parameters is lost.
+    ``initialize`` then gives them the values of the modules' own initializers, unit by unit. Values
+    that a constructor wrote into its parameters are lost.
 
     Args:
         module: refused: a module that has its memory already.
