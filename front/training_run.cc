@@ -106,6 +106,10 @@ Status TrainingRun::WatchRun(Training& training) {
   return {};
 }
 
+Status TrainingRun::NoteCommit(Training& training) {
+  return training.committed() ? Note(training) : Status();
+}
+
 /// Has run.json name the state of a training that has a durable commit.
 Status TrainingRun::Note(Training& training) {
   const Status noted = run_.NoteCommit(FilesOf(training));
@@ -122,7 +126,7 @@ Status TrainingRun::BeginCommit(Training& training, const std::string& caller) {
 
 Status TrainingRun::FinishCommit(Training& training) {
   PENSTOCK_TRY(training.FinishCommit());
-  return training.committed() ? Note(training) : Status();
+  return NoteCommit(training);
 }
 
 Result<std::string> TrainingRun::Snapshot(Training& training, const std::string& name) {

@@ -333,10 +333,19 @@ Status HeldRun::RemoveLeftovers() {
 
 bool HeldRun::IsWhole() const { return watch_ && watch_->Check().ok(); }
 
+/// Has run.json name a commit that became durable and was not noted: the write failed, or the end
+/// of the training waited for the commit and told nobody.
+Status HeldRun::NoteLastCommit() {
+  if (unnoted_) return NoteCommit(StateFiles(*unnoted_));
+  RunInfo info = info_;
+  PENSTOCK_TRY(TakeUnnamedCommit(&info));
+  return info.state && !info_.state ? NoteCommit(*info.state) : Status();
+}
+
 Status HeldRun::Close() {
   Status removed;
   if (IsWhole()) {
-    if (unnoted_) removed = NoteCommit(StateFiles(*unnoted_));
+    removed = NoteLastCommit();
     if (removed.ok()) removed = RemoveLeftovers();
     if (removed.ok() && !unsure_ && !info_.state && info_.leftovers.empty()) removed = RemoveRun();
   }

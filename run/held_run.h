@@ -71,8 +71,10 @@ class HeldRun {
   /// How often run.json was written, or may have been: a watch is of the file that was there then.
   uint64_t writes() const { return writes_; }
 
-  /// Removes what has no commit, and the run if it has none, and ends the lock. If the folder is
-  /// gone, or run.json may not say what is so, everything stays. To be called once.
+  /// Names a commit that NoteCommit was not told of, removes what has none, and the run if it has
+  /// none, and ends the lock. If the folder is gone, or run.json may not say what is so, or a state
+  /// cannot be asked for its commit, everything stays. To be called once, when nothing has the
+  /// state open.
   Status Close();
 
  private:
@@ -82,6 +84,7 @@ class HeldRun {
   Status Resume(const RunRequest& request, RunInfo info);
   Status Write(RunInfo info);
   void NoteOwnerOf(const StateFiles& state);
+  Status NoteLastCommit();
   bool StateIsThere() const;
   bool IsWhole() const;
   Status RemoveRun();

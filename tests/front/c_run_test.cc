@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <optional>
 #include <set>
 
@@ -193,6 +194,44 @@ TEST_F(CRunTest, ACommitStaysAlthoughNothingWasClosed) {
   const CEngine engine = run.Create(kHomes[3], drive_);
   ASSERT_EQ(engine.code, PENSTOCK_OK) << engine.error;
   EXPECT_EQ(engine.Describe()["step"], 1);
+}
+
+TEST_F(CRunTest, AFirstCommitThatNobodyWaitedForIsNotRemovedByAnOrderlyEnd) {
+  CRun run(OnDrive());
+  {
+    CTraining training(run.Create(kHomes[3], drive_), "bf16");
+    training.Fill();
+    EXPECT_EQ(penstock_begin_commit(training.engine().handle, "{}"), PENSTOCK_OK);
+  }
+  EXPECT_EQ(run.Close(), PENSTOCK_OK) << penstock_error();
+  ASSERT_TRUE(fs::exists(run_));
+  EXPECT_FALSE(RunJson(run_)["state"].is_null());
+  const CRun again(OnDrive());
+  EXPECT_EQ(again.Create(kHomes[3], drive_).Describe()["moved"], false);
+}
+
+TEST_F(CRunTest, WhatHasWaitedForAFirstCommitHasRunJsonNameIt) {
+  const auto named = [&](const std::function<int(penstock_engine*)>& call) {
+    const CRun run(OnDrive());
+    CTraining training(run.Create(kHomes[3], drive_), "bf16");
+    training.Fill();
+    EXPECT_EQ(penstock_begin_commit(training.engine().handle, "{}"), PENSTOCK_OK);
+    EXPECT_EQ(call(training.engine().handle), PENSTOCK_OK) << penstock_error();
+    return !RunJson(run_)["state"].is_null();
+  };
+  EXPECT_TRUE(named([](penstock_engine* engine) {
+    double norm = 0;
+    int finite = 0;
+    return penstock_norm(engine, &norm, &finite);
+  }));
+  fs::remove_all(run_);
+  fs::remove_all(drive_);
+  fs::create_directory(drive_);
+  EXPECT_TRUE(named([](penstock_engine* engine) {
+    int taken_back = 0;
+    uint64_t step = 0;
+    return penstock_take_back_commit(engine, &taken_back, &step);
+  }));
 }
 
 TEST_F(CRunTest, ARunWithoutACommitIsRemovedWhenItIsClosed) {

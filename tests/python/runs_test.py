@@ -190,6 +190,16 @@ class RunsKeepWhatBelongsToThem(RunTest):
             self.assertFalse(os.path.exists(self.named))
             self.assertEqual(self.files(self.drive), set())
 
+    def test_a_first_commit_that_was_begun_stays_although_the_end_of_its_training_fails(self) -> None:
+        model, optimizer = self.training(commit_every_steps=1)
+        self.step(model, optimizer)
+        with (
+            mock.patch("penstock._weights.Weights.bring_all", side_effect=PenstockError("failed")),
+            self.assertRaisesRegex(PenstockError, "failed"),
+        ):
+            optimizer.close()
+        self.assertIsNotNone(state_of(self.named))
+
     def test_the_folder_of_a_caller_stays_with_what_is_in_it(self) -> None:
         os.mkdir(self.named)
         pathlib.Path(self.named, "notes.txt").touch()
