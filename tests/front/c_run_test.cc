@@ -82,6 +82,14 @@ std::set<std::string> StatesIn(const std::string& folder) {
   return names;
 }
 
+/// Has run.json say what it said before the first commit, which the state has all the same: as a kill
+/// leaves it between the two.
+void LeaveUnnamed(const std::string& folder) {
+  json info = RunJson(folder);
+  info["leftovers"] = json::array({std::exchange(info["state"], nullptr)});
+  std::ofstream(folder + "/run.json") << info;
+}
+
 /// Has a child of a fork do something and end without closing anything.
 template <typename Function>
 void InKilledProcess(Function function) {
@@ -260,6 +268,17 @@ TEST_F(CRunTest, ATemporaryRunStaysWithItsCommitAndIsRemovedWithoutOnceItsProces
   EXPECT_EQ(StatesIn(folder).size(), 1U);
   const CRun run(json{{"run", folder}, {"nvme_path", {drive_}}});
   EXPECT_EQ(run.Create(kHomes[3], drive_).Describe()["moved"], false);
+}
+
+TEST_F(CRunTest, ATemporaryRunWhoseCommitRunJsonDoesNotNameIsNoAbandonedOne) {
+  const json options{{"nvme_path", {drive_}}};
+  TrainTwoSteps(options, kHomes[3]);
+  const std::string folder = drive_ + "/" + *FilesIn(drive_).begin();
+  LeaveUnnamed(folder);
+  EXPECT_EQ(CRun(options).code, PENSTOCK_OK);
+  ASSERT_EQ(StatesIn(folder).size(), 1U);
+  const CRun run(json{{"run", folder}, {"nvme_path", {drive_}}});
+  EXPECT_EQ(run.Create(kHomes[3], drive_).Describe()["step"], 2);
 }
 
 TEST_F(CRunTest, ARunIsOpenOnceAndAForkedChildDoesNotKeepItOpen) {
