@@ -52,22 +52,27 @@ Status RemoveUnfinished(const Folder& around, const std::string& name, const Fol
   return lock.RemoveFolder(around, name);
 }
 
+/// Errors: kInvalidArgument if a folder is no unfinished copy to `path`.
+Status CheckIsLeft(const Folder& left, const std::string& path) {
+  const Result<RunInfo> info = ReadRunInfo(left);
+  PENSTOCK_ASSIGN(const bool begun, EndedAtItsBeginning(left));
+  if (begun || (info.ok() && info->place == path)) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "{} is there and no unfinished copy of a run; take another name for the "
+                   "snapshot, or remove that folder",
+                   left.path());
+}
+
 /// Removes what a killed process left of a copy to `path`. Errors: kUnavailable while a process
-/// makes it; kInvalidArgument if it was not made for that.
+/// makes it, or if one has just finished it; kInvalidArgument if it was not made for that.
 Status RemoveLeft(const Folder& around, const std::string& name, const std::string& path) {
   PENSTOCK_ASSIGN(const FolderEntry entry, around.Look(name));
   if (entry.kind == FolderEntry::Kind::kNone) return {};
   if (around.RemoveFolder(name).ok()) return {};  // an empty one
   PENSTOCK_ASSIGN(const Folder left, around.OpenFolder(name));
-  const Result<RunInfo> info = ReadRunInfo(left);
-  PENSTOCK_ASSIGN(const bool begun, EndedAtItsBeginning(left));
-  if (!begun && !(info.ok() && info->place == path)) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "{} is there and no unfinished copy of a run; take another name for the "
-                     "snapshot, or remove that folder",
-                     left.path());
-  }
-  PENSTOCK_ASSIGN(RunLock lock, RunLock::TryTake(left));
+  PENSTOCK_TRY(CheckIsLeft(left, path));  // before a lock is made in it
+  PENSTOCK_ASSIGN(RunLock lock, RunLock::TryTakeAt(around, name, left));
+  PENSTOCK_TRY(CheckIsLeft(left, path));
   return RemoveUnfinished(around, name, left, lock);
 }
 

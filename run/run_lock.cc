@@ -51,6 +51,16 @@ Result<RunLock> RunLock::TryTake(const Folder& run) {
   return RunLock(std::move(file));
 }
 
+Result<RunLock> RunLock::TryTakeAt(const Folder& around, const std::string& name,
+                                   const Folder& run) {
+  PENSTOCK_ASSIGN(RunLock lock, TryTake(run));
+  PENSTOCK_ASSIGN(const FolderEntry there, around.Look(name));
+  PENSTOCK_ASSIGN(const FileId own, IdOf(run.fd(), run.path()));
+  if (there.kind == FolderEntry::Kind::kFolder && there.id == own) return lock;
+  return MakeError(ErrorCode::kUnavailable,
+                   "{} was renamed or removed by another process meanwhile; try again", run.path());
+}
+
 Result<RunLock> RunLock::TakeToRead(const Folder& run) {
   Result<RunLock> lock = Take(run);
   if (lock.ok() || lock.error().code != ErrorCode::kPermission) return lock;

@@ -30,6 +30,10 @@ class RunLock {
   static Result<RunLock> Take(const Folder& run);
   /// Does not wait.
   static Result<RunLock> TryTake(const Folder& run);
+  /// The same, for a run that must still be `name` in `around` once its lock is taken: whoever had
+  /// it may have renamed the folder. Errors: kUnavailable if it is not.
+  static Result<RunLock> TryTakeAt(const Folder& around, const std::string& name,
+                                   const Folder& run);
   /// For who changes nothing in RUN but may have to keep others from it: as Take, where RUN can be
   /// written. Where it cannot, nobody else gets Take's lock there either; then a shared one is
   /// taken if the file is there, and none if it is not.

@@ -57,6 +57,18 @@ TEST(RunLockTest, WhoeverWaitedForALockWhoseFileWasRemovedTakesThatOfANewFile) {
   EXPECT_TRUE(FailsWith(RunLock::TryTake(base.Open()), ErrorCode::kUnavailable, {"in use"}));
 }
 
+TEST(RunLockTest, AFolderThatWasRenamedMeanwhileIsNotTheOneWhoseLockWasAskedFor) {
+  const TempFolder base;
+  fs::create_directory(base.Path(".copy.unfinished"));
+  const Folder around = base.Open();
+  const Folder unfinished = base.Open(".copy.unfinished");
+  EXPECT_TRUE(RunLock::TryTakeAt(around, ".copy.unfinished", unfinished).ok());
+  fs::rename(base.Path(".copy.unfinished"), base.Path("copy"));
+  EXPECT_TRUE(FailsWith(RunLock::TryTakeAt(around, ".copy.unfinished", unfinished),
+                        ErrorCode::kUnavailable, {".copy.unfinished", "renamed or removed"}));
+  EXPECT_TRUE(RunLock::TryTake(base.Open("copy")).ok()) << "the lock was let go";
+}
+
 TEST(RunLockTest, WhoMayNotWriteSharesTheLockThatIsThereAndMakesNone) {
   const TempFolder base;
   ASSERT_EQ(::chmod(base.Path().c_str(), 0555), 0);
