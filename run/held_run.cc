@@ -278,6 +278,7 @@ Status HeldRun::Write(RunInfo info) {
 Status HeldRun::Announce(const StateFiles& state) {
   RunInfo info = info_;
   info.leftovers.push_back(state);
+  announced_.insert(state.uuid);
   PENSTOCK_TRY(Write(std::move(info)));
   NoteOwnerOf(state);
   return {};
@@ -315,11 +316,25 @@ bool HeldRun::StateIsThere() const {
   return !info_.state || std::ranges::all_of(info_.state->all(), Exists);
 }
 
+/// Whether the first commit may be in a state of an earlier process, of which no file is there: it
+/// was killed before it made them, or their drive is not mounted. RUN itself is there.
+bool HeldRun::MayBeAway(const StateFiles& state) const {
+  return !info_.state && !announced_.contains(state.uuid) &&
+         SplitPath(state.first()).first != path() && std::ranges::none_of(state.all(), Exists);
+}
+
 Status HeldRun::RemoveLeftovers() {
   if (info_.leftovers.empty() || unsure_ || !StateIsThere()) return {};
   RunInfo info = info_;
   std::erase_if(info.leftovers, [&](const StateFiles& state) {
     if (info.state && info.state->uuid == state.uuid) return true;
+    if (MayBeAway(state)) {
+      notices_.push_back(fmt::format(
+          "{} is not there: if its drive is not mounted, close this run and mount it, because a "
+          "commit of this training would take the place of one in that file",
+          state.first()));
+      return false;
+    }
     const Notify notify = [&](const std::string& notice) {
       notices_.push_back("a state without a commit is left behind: " + notice);
     };

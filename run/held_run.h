@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -63,7 +64,8 @@ class HeldRun {
   /// Names the state that has the newest commit, and removes the one that it replaces. After an
   /// error nothing is removed until it has succeeded; Close tries it once more.
   Status NoteCommit(const StateFiles& state);
-  /// Removes the files of states without a commit. What cannot be removed stays named.
+  /// Removes the files of states without a commit. What cannot be removed stays named, as does a
+  /// state of an earlier process that may hold the first commit on a drive that is not there.
   Status RemoveLeftovers();
 
   /// Returns a watch of the folder and the run.json that were written last.
@@ -86,6 +88,7 @@ class HeldRun {
   void NoteOwnerOf(const StateFiles& state);
   Status NoteLastCommit();
   bool StateIsThere() const;
+  bool MayBeAway(const StateFiles& state) const;
   bool IsWhole() const;
   Status RemoveRun();
   void RemoveBegun();
@@ -97,6 +100,7 @@ class HeldRun {
   RunInfo info_;
   std::vector<std::string> state_folders_;
   std::vector<std::string> places_;    ///< where the run was and is, as files beside its states say
+  std::set<std::string> announced_;    ///< states that this process has named
   bool made_ = false;                  ///< the folder, by this process
   bool is_copy_ = false;               ///< info_.state is another run's, and may be read only
   bool unsure_ = false;                ///< whether run.json says info_ or what was to replace it

@@ -281,6 +281,45 @@ TEST_F(CRunTest, ATemporaryRunWhoseCommitRunJsonDoesNotNameIsNoAbandonedOne) {
   EXPECT_EQ(run.Create(kHomes[3], drive_).Describe()["step"], 2);
 }
 
+TEST_F(CRunTest, AFirstCommitThatRunJsonDoesNotNameStaysWhileOneOfItsDrivesIsAway) {
+  const std::string second = root_ + "/second";
+  const std::string away = root_ + "/away";
+  for (const bool with_second : {true, false}) {
+    fs::create_directory(second);
+    json options = OnDrive();
+    if (with_second) options["nvme_path"].push_back(second);
+    const json paths = with_second ? json{drive_, second} : json(drive_);
+    const json config{{"zero_optimization",
+                       {{"offload_optimizer", {{"nvme_path", paths}}},
+                        {"offload_param", {{"nvme_path", paths}}}}}};
+    {
+      const CRun run(options);
+      CTraining training(run.Create(kHomes[3], drive_, json::object(), config), "bf16");
+      ASSERT_EQ(training.engine().code, PENSTOCK_OK) << training.engine().error;
+      training.Fill();
+      ASSERT_EQ(Commit(training.engine().handle, json::object()), PENSTOCK_OK)
+          << penstock_error();
+    }
+    LeaveUnnamed(run_);
+    const auto there = StatesIn(second);
+    fs::rename(drive_, away);
+    fs::create_directory(drive_);
+    {
+      const CRun run(options);
+      EXPECT_EQ(run.code, with_second ? PENSTOCK_CORRUPTION : PENSTOCK_OK);
+      const std::string said = with_second ? run.error : run.Describe()["notices"].dump();
+      EXPECT_THAT(said, AllOf(HasSubstr(drive_ + "/penstock-"), HasSubstr("mount")));
+    }
+    EXPECT_EQ(StatesIn(second), there);
+    fs::remove(drive_);
+    fs::rename(away, drive_);
+    const CRun run(options);
+    EXPECT_FALSE(run.Describe()["state"].is_null()) << run.error;
+    for (const std::string& used : {drive_, second, run_}) fs::remove_all(used);
+    fs::create_directory(drive_);
+  }
+}
+
 TEST_F(CRunTest, ARunIsOpenOnceAndAForkedChildDoesNotKeepItOpen) {
   CRun run(Named());
   const CRun again(Named());
