@@ -279,9 +279,7 @@ Status HeldRun::Announce(const StateFiles& state) {
   RunInfo info = info_;
   info.leftovers.push_back(state);
   announced_.insert(state.uuid);
-  PENSTOCK_TRY(Write(std::move(info)));
-  NoteOwnerOf(state);
-  return {};
+  return Write(std::move(info));
 }
 
 Status HeldRun::NoteCommit(const StateFiles& state) {
@@ -297,6 +295,7 @@ Status HeldRun::NoteCommit(const StateFiles& state) {
   PENSTOCK_TRY(Write(std::move(info)));
   unnoted_.reset();
   is_copy_ = false;
+  NoteOwnerOf(state);
   return RemoveLeftovers();
 }
 

@@ -449,6 +449,17 @@ TEST_F(CRunTest, ACommitFailsOnceTheFolderIsGoneAndTheNextStartNamesTheState) {
   EXPECT_EQ(away.Create(kHomes[3], drive_).Describe()["step"], 2);
 }
 
+TEST_F(CRunTest, ARunThatIsLostBeforeItsFirstCommitIsBegunAnew) {
+  InKilledProcess([&] {
+    const auto* const run = new CRun(OnDrive());
+    (new CTraining(run->Create(kHomes[3], drive_), "bf16"))->Fill();
+  });
+  fs::remove_all(run_);
+  ASSERT_EQ(StatesIn(drive_).size(), 1U);
+  const CRun again(OnDrive());
+  EXPECT_EQ(again.code, PENSTOCK_OK) << again.error;
+}
+
 TEST_F(CRunTest, ASnapshotIsResumedAndStaysAsItIs) {
   for (const std::string& name : {std::string("kept"), root_ + "/elsewhere/kept"}) {
     for (const Home& home : {kHomes[1], kHomes[3]}) {
