@@ -409,6 +409,8 @@ TEST_F(CRunTest, ARunThatWasMovedGoesOnInItsFilesAndACopyInFilesOfItsOwn) {
     state = run.Describe()["state"];
   }
   EXPECT_EQ(RunJson(moved)["place"], moved);
+  std::ifstream owner(drive_ + "/" + fs::path(*StatesIn(drive_).begin()).stem().string() + ".run");
+  EXPECT_EQ(json::parse(owner), moved);
   fs::copy(moved, root_ + "/copy", fs::copy_options::recursive);
   {
     const CRun copy(json{{"run", root_ + "/copy"}, {"nvme_path", {drive_}}});
