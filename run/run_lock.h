@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "base/folder.h"
-#include "base/unique_fd.h"
 #include "base/unshared_fd.h"
 
 namespace penstock::train {
@@ -47,7 +46,7 @@ class RunLock {
   void Release();
 
  private:
-  explicit RunLock(UniqueFd locked) : locked_(std::move(locked)) {}
+  explicit RunLock(UnsharedFd locked) : locked_(std::move(locked)) {}
   UnsharedFd locked_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -67,6 +68,21 @@ TEST(RunLockTest, AFolderThatWasRenamedMeanwhileIsNotTheOneWhoseLockWasAskedFor)
   EXPECT_TRUE(FailsWith(RunLock::TryTakeAt(around, ".copy.unfinished", unfinished),
                         ErrorCode::kUnavailable, {".copy.unfinished", "renamed or removed"}));
   EXPECT_TRUE(RunLock::TryTake(base.Open("copy")).ok()) << "the lock was let go";
+}
+
+TEST(RunLockTest, AChildOfAForkWhileALockIsWaitedForDoesNotHaveItsFile) {
+  const TempFolder base;
+  const std::string path = fs::canonical(base.Path()) / kLockName;
+  std::optional<RunLock> first = RunLock::Take(base.Open()).value();
+  std::thread waits([&] { EXPECT_TRUE(RunLock::Take(base.Open()).ok()); });
+  while (Opened(path) < 2) std::this_thread::yield();
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(static_cast<int>(Opened(path)));
+  first.reset();
+  waits.join();
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(RunLockTest, WhoMayNotWriteSharesTheLockThatIsThereAndMakesNone) {
