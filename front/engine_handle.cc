@@ -5,6 +5,7 @@
 
 #include "base/denormals.h"
 #include "base/mutex.h"
+#include "base/of_process.h"
 
 namespace penstock::front {
 namespace {
@@ -14,19 +15,13 @@ struct OpenEngines {
   std::set<penstock_engine*> engines GUARDED_BY(mutex);
 };
 
-/// Never destroyed: it is used at the end of the process.
-OpenEngines& Open() {
-  static auto* const open = new OpenEngines;
-  return *open;
-}
+OpenEngines& Open() { return OfProcess<OpenEngines>::Get(); }
 
-/// Leaves out an engine that a thread is using now, which the end of the process stops there, and
-/// those that a fork has inherited.
+/// Leaves out an engine that a thread is using now, which the end of the process stops there.
 void CloseAll() {
   const DefaultArithmetic arithmetic;
   MutexLock lock(Open().mutex);
   for (penstock_engine* const engine : Open().engines) {
-    if (engine->process != ::getpid()) continue;
     const std::unique_lock<std::mutex> alone(engine->mutex, std::try_to_lock);
     if (!alone) continue;
     engine->training.reset();

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/mutex.h"
+#include "base/of_process.h"
 
 namespace penstock::front {
 namespace {
@@ -13,17 +14,12 @@ struct OpenRuns {
   std::set<std::shared_ptr<SharedRun>> runs GUARDED_BY(mutex);
 };
 
-/// Never destroyed: it is used at the end of the process.
-OpenRuns& Open() {
-  static auto* const open = new OpenRuns;
-  return *open;
-}
+OpenRuns& Open() { return OfProcess<OpenRuns>::Get(); }
 
-/// Leaves out a run whose engine a thread is using now, and those that a fork has inherited.
+/// Leaves out a run whose engine a thread is using now.
 void CloseAll() {
   MutexLock lock(Open().mutex);
   for (const std::shared_ptr<SharedRun>& shared : Open().runs) {
-    if (shared->process != ::getpid()) continue;
     const std::unique_lock<std::mutex> alone(shared->mutex, std::try_to_lock);
     if (alone && !shared->has_engine) static_cast<void>(Close(*shared));
   }

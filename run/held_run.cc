@@ -1,5 +1,7 @@
 #include "run/held_run.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -8,6 +10,7 @@
 
 #include "base/files.h"
 #include "base/mutex.h"
+#include "base/of_process.h"
 #include "offload/state_names.h"
 #include "offload/uuid.h"
 #include "run/leftovers.h"
@@ -95,11 +98,7 @@ struct OpenFolders {
   std::set<FileId> ids GUARDED_BY(mutex);
 };
 
-/// Never destroyed: runs are closed at the end of the process, too.
-OpenFolders& Open() {
-  static auto* const open = new OpenFolders;
-  return *open;
-}
+OpenFolders& Open() { return OfProcess<OpenFolders>::Get(); }
 
 /// Marks a folder as open until the last copy of what is returned ends; null if it is already.
 std::shared_ptr<const FileId> MarkOpen(const FileId& id) {
@@ -107,10 +106,11 @@ std::shared_ptr<const FileId> MarkOpen(const FileId& id) {
     MutexLock lock(Open().mutex);
     if (!Open().ids.insert(id).second) return nullptr;
   }
-  return {new FileId(id), [](const FileId* marked) {
+  return {new FileId(id), [process = ::getpid()](const FileId* marked) {
+            const std::unique_ptr<const FileId> owned(marked);
+            if (process != ::getpid()) return;  // a child may have it open itself
             MutexLock lock(Open().mutex);
             Open().ids.erase(*marked);
-            delete marked;
           }};
 }
 

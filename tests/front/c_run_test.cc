@@ -344,6 +344,26 @@ TEST_F(CRunTest, ARunIsOpenOnceAndAForkedChildDoesNotKeepItOpen) {
   EXPECT_EQ(status, 0);
 }
 
+TEST_F(CRunTest, AChildOfAForkOpensARunThatItsParentHasClosed) {
+  TrainTwoSteps(Named(), kHomes[1]);
+  CRun run(Named());
+  int pipes[2];
+  ASSERT_EQ(::pipe(pipes), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::close(pipes[1]);
+    char byte = 0;
+    static_cast<void>(::read(pipes[0], &byte, 1));
+    ::_exit(CRun(Named()).code);
+  }
+  EXPECT_EQ(run.Close(), PENSTOCK_OK);
+  ::close(pipes[1]);
+  ::close(pipes[0]);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
 TEST_F(CRunTest, RunsOfOtherKindsAndFoldersThatAreNoRunsAreRefusedAndStayAsTheyAre) {
   TrainTwoSteps(OnDrive(), kHomes[3]);
   const CRun module(json{{"run", run_}, {"kind", "module"}});
