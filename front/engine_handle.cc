@@ -25,7 +25,8 @@ void CloseAll() {
     const std::unique_lock<std::mutex> alone(engine->mutex, std::try_to_lock);
     if (!alone) continue;
     engine->training.reset();
-    if (engine->run != nullptr) LeaveRun(*engine->run);
+    // Runs that are open are closed behind this, or were before it, but for those with an engine.
+    if (engine->run != nullptr) LeaveRun(*engine->run, /*close=*/true);
   }
 }
 

@@ -147,7 +147,7 @@ void penstock_close(penstock_engine* engine) {
     const std::lock_guard lock(engine->mutex);  // a call may be under way
     engine->training.reset();
   }
-  if (engine->run != nullptr) LeaveRun(*engine->run);
+  if (engine->run != nullptr) LeaveRun(*engine->run, /*close=*/false);
   delete engine;
 }
 

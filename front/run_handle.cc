@@ -35,12 +35,12 @@ Status Close(SharedRun& shared) {
   return run->Close();
 }
 
-void LeaveRun(SharedRun& shared) {
+void LeaveRun(SharedRun& shared, bool close) {
   const std::lock_guard lock(shared.mutex);
   shared.has_engine = false;
   if (shared.run == nullptr) return;
   shared.run->Left();
-  if (shared.ends_with_engine) static_cast<void>(Close(shared));
+  if (close || shared.ends_with_engine) static_cast<void>(Close(shared));
 }
 
 void CloseAtExit(const std::shared_ptr<SharedRun>& shared) {

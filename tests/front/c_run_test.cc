@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -342,6 +343,24 @@ TEST_F(CRunTest, ARunIsOpenOnceAndAForkedChildDoesNotKeepItOpen) {
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
+}
+
+TEST_F(CRunTest, TheEndOfAProcessClosesRunsWhicheverWayEnginesAndRunsWereBegun) {
+  for (const bool engine_first : {true, false}) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      static const CTraining* plain = nullptr;  // nothing is closed, and nothing leaks
+      if (engine_first) plain = new CTraining(kHomes[1], root_, "bf16");
+      static const auto* const run = new CRun(Named());
+      static const auto* const engine = new CEngine(run->Create(kHomes[1], drive_));
+      if (!engine_first) plain = new CTraining(kHomes[1], root_, "bf16");
+      std::exit(plain == nullptr ? 1 : engine->code);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    EXPECT_EQ(FilesIn(root_), std::set<std::string>{"drive"}) << engine_first;
+  }
 }
 
 TEST_F(CRunTest, AChildOfAForkOpensARunThatItsParentHasClosed) {
