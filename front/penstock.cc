@@ -126,8 +126,8 @@ int penstock_create(const char* config, const char* model, const char* options,
     PENSTOCK_ASSIGN(Plan plan, PlanOf(config, model, options));
     auto made = std::make_unique<penstock_engine>();
     PENSTOCK_ASSIGN(made->training, Training::Create(std::move(plan)));
+    CloseAtExit(*made);
     *engine = made.release();
-    CloseAtExit(**engine);
     return {};
   });
 }

@@ -1,6 +1,7 @@
 #include "front/run_handle.h"
 
 #include <cstdlib>
+#include <exception>
 #include <set>
 
 #include "base/mutex.h"
@@ -16,12 +17,22 @@ struct OpenRuns {
 
 OpenRuns& Open() { return OfProcess<OpenRuns>::Get(); }
 
+/// Closes a run where nobody can be told of a failure, nor an exception go on: the next start
+/// removes what is left then.
+void CloseQuietly(SharedRun& shared) {
+  try {
+    static_cast<void>(Close(shared));
+  } catch (const std::exception&) {  // out of memory, in a library
+    return;
+  }
+}
+
 /// Leaves out a run whose engine a thread is using now.
 void CloseAll() {
   MutexLock lock(Open().mutex);
   for (const std::shared_ptr<SharedRun>& shared : Open().runs) {
     const std::unique_lock<std::mutex> alone(shared->mutex, std::try_to_lock);
-    if (alone && !shared->has_engine) static_cast<void>(Close(*shared));
+    if (alone && !shared->has_engine) CloseQuietly(*shared);
   }
 }
 
@@ -40,7 +51,7 @@ void LeaveRun(SharedRun& shared, bool close) {
   shared.has_engine = false;
   if (shared.run == nullptr) return;
   shared.run->Left();
-  if (close || shared.ends_with_engine) static_cast<void>(Close(shared));
+  if (close || shared.ends_with_engine) CloseQuietly(shared);
 }
 
 void CloseAtExit(const std::shared_ptr<SharedRun>& shared) {
