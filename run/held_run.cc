@@ -283,7 +283,7 @@ Status HeldRun::Announce(const StateFiles& state) {
 }
 
 Status HeldRun::NoteCommit(const StateFiles& state) {
-  if (!unsure_ && info_.state && info_.state->uuid == state.uuid) return {};
+  if (!unsure_ && !unnoted_ && info_.state && info_.state->uuid == state.uuid) return {};
   RunInfo info = info_;
   std::erase_if(info.leftovers, [&](const StateFiles& left) { return left.uuid == state.uuid; });
   if (info.state && info.state->uuid != state.uuid && !is_copy_) {

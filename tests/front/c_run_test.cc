@@ -1,5 +1,6 @@
 // Runs of the C interface: what belongs to a run stays, and nothing else (docs/run_format.md).
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -464,6 +465,39 @@ TEST_F(CRunTest, ARunThatWasMovedGoesOnInItsFilesAndACopyInFilesOfItsOwn) {
   const CRun run(options);
   EXPECT_EQ(run.Describe()["state"], state);
   EXPECT_TRUE(Third(CTraining(run.Create(kHomes[3], drive_), "bf16")) == expected);
+}
+
+/// Has this process at most so many more descriptors.
+class FewDescriptors {
+ public:
+  explicit FewDescriptors(rlim_t more) {
+    EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
+    rlimit now = before_;
+    const int next = ::dup(0);
+    ::close(next);
+    now.rlim_cur = static_cast<rlim_t>(next) + more;
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &now), 0);
+  }
+  FewDescriptors(const FewDescriptors&) = delete;
+  FewDescriptors& operator=(const FewDescriptors&) = delete;
+  ~FewDescriptors() { EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before_), 0); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST_F(CRunTest, ACopyThatLacksDescriptorsOnTheWayLeavesNoStateThatNobodyNames) {
+  TrainTwoSteps(OnDrive(), kHomes[3]);
+  fs::copy(run_, root_ + "/copy", fs::copy_options::recursive);
+  CRun copy(json{{"run", root_ + "/copy"}, {"nvme_path", {drive_}}});
+  int code = PENSTOCK_INTERNAL;
+  for (rlim_t more = 0; code != PENSTOCK_OK && more < 100; ++more) {
+    const FewDescriptors few(more);
+    code = copy.Create(kHomes[3], drive_).code;
+  }
+  EXPECT_EQ(code, PENSTOCK_OK);
+  EXPECT_EQ(copy.Close(), PENSTOCK_OK);
+  EXPECT_EQ(StatesIn(drive_).size(), 2U);  // the original's and the copy's
 }
 
 TEST_F(CRunTest, ACommitFailsOnceTheFolderIsGoneAndTheNextStartNamesTheState) {
