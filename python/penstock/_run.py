@@ -35,10 +35,14 @@ class Run:
 
     def __init__(self, handle: _library.RunHandle) -> None:
         self.handle = handle
-        self.folder: str = handle.describe()["folder"]
         self.closed = False
         self._last: str | None = None  # uuid when it was closed
         self._process = os.getpid()
+        try:
+            self.folder: str = self.handle.describe()["folder"]
+        except BaseException:
+            handle.close()
+            raise
 
     @classmethod
     def open(
@@ -76,5 +80,8 @@ class Run:
         """
         if self.closed or os.getpid() != self._process:
             return
-        self._last, self.closed = self.uuid, True
-        self.handle.close()
+        try:
+            self._last = self.uuid
+        finally:
+            self.closed = True
+            self.handle.close()

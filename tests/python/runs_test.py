@@ -109,6 +109,18 @@ class RunsKeepWhatBelongsToThem(RunTest):
         run.close()
         subprocess.run(command, check=True)
 
+    def test_a_run_that_cannot_be_described_is_let_go_all_the_same(self) -> None:
+        failing = mock.patch.object(
+            _library.RunHandle, "describe", side_effect=PenstockError("failed")
+        )
+        with failing, self.assertRaisesRegex(PenstockError, "failed"):
+            Run.open(self.named)
+        run = self.opened(self.named)
+        with failing, self.assertRaisesRegex(PenstockError, "failed"):
+            run.close()
+        self.assertTrue(run.closed)
+        self.opened(self.named)
+
     def test_what_is_no_path_of_a_folder_is_refused_by_its_name(self) -> None:
         odd = ["", b"run", 5, True, [], {}, object(), "\0", "a\0b", "\udc80"]
         for value in odd:
