@@ -134,7 +134,8 @@ Result<std::string> TrainingRun::Snapshot(Training& training, const std::string&
   PENSTOCK_ASSIGN(const offload::WholeState state, training.OpenCommit());
   if (name.find('/') != std::string::npos) return train::CopyRun(run_.info(), state, name);
   PENSTOCK_TRY(train::TakeSnapshot(
-      run_.folder(), run_.info(), state, name, [] { return false; }, [](const std::string&) {}));
+      run_.folder(), run_.info(), state, name, [] { return false; },
+      [this](const std::string& notice) { run_.AddNotice(notice); }));
   PENSTOCK_ASSIGN(const Folder snapshot, train::OpenSnapshot(run_.folder(), name));
   return snapshot.path();
 }

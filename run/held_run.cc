@@ -248,7 +248,7 @@ Status HeldRun::Resume(const RunRequest& request, RunInfo info) {
 }
 
 void HeldRun::NoteOwnerOf(const StateFiles& state) {
-  NoteOwner(state, folder_, [this](const std::string& notice) { notices_.push_back(notice); });
+  NoteOwner(state, folder_, [this](const std::string& notice) { AddNotice(notice); });
 }
 
 std::optional<std::vector<std::string>> HeldRun::OwnFolders() const {

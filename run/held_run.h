@@ -56,6 +56,8 @@ class HeldRun {
   /// The folders of the newest commit's files, if the run may go on in these: they are the run's
   /// own, and lie in its folders for states. Else the state is to be moved.
   std::optional<std::vector<std::string>> OwnFolders() const;
+  /// Says what the user has to know.
+  void AddNotice(const std::string& notice) { notices_.push_back(notice); }
   /// What the user has to know; each is given once.
   std::vector<std::string> TakeNotices() { return std::exchange(notices_, {}); }
 

@@ -5,6 +5,7 @@ The library locks it, writes it and removes what no commit names. Nothing here n
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 from penstock import _library
 from penstock._files import PathLike, path_of, paths_of
 from penstock.errors import NotFoundError
+
+_log = logging.getLogger("penstock")
 
 
 def state_of(folder: PathLike) -> Any:
@@ -39,10 +42,17 @@ class Run:
         self._last: str | None = None  # uuid when it was closed
         self._process = os.getpid()
         try:
-            self.folder: str = self.handle.describe()["folder"]
+            self.folder: str = self._describe()["folder"]
         except BaseException:
             handle.close()
             raise
+
+    def _describe(self) -> Any:
+        """Returns what the run says of itself, and logs its notices, each of which is given once."""
+        described = self.handle.describe()
+        for notice in described["notices"]:
+            _log.warning("penstock: %s", notice)
+        return described
 
     @classmethod
     def open(
@@ -70,7 +80,7 @@ class Run:
         """The state that was committed last, if any was."""
         if self.closed:
             return self._last
-        state = self.handle.describe()["state"]
+        state = self._describe()["state"]
         return state["uuid"] if state else None
 
     def close(self) -> None:

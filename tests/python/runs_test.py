@@ -121,6 +121,19 @@ class RunsKeepWhatBelongsToThem(RunTest):
         self.assertTrue(run.closed)
         self.opened(self.named)
 
+    def test_what_a_run_has_to_say_is_logged(self) -> None:
+        self.committed(nvme_path=self.drive)
+        (state,) = (name for name in self.files(self.drive) if name.endswith(".state"))
+        info = pathlib.Path(self.named, "run.json")
+        text = json.loads(info.read_text())
+        foreign = {"host": "", "paths": [os.path.join(self.drive, "penstock-other.state")]}
+        text["leftovers"] = [{"uuid": text["state"]["uuid"][::-1], "ranks": [foreign]}]
+        info.write_text(json.dumps(text))
+        shutil.copy(os.path.join(self.drive, state), foreign["paths"][0])
+        with self.assertLogs("penstock", "WARNING") as logged:
+            self.opened(self.named, self.drive)
+        self.assertIn("a state without a commit is left behind", logged.output[0])
+
     def test_what_is_no_path_of_a_folder_is_refused_by_its_name(self) -> None:
         odd = ["", b"run", 5, True, [], {}, object(), "\0", "a\0b", "\udc80"]
         for value in odd:
