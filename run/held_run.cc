@@ -114,6 +114,24 @@ std::shared_ptr<const FileId> MarkOpen(const FileId& id) {
           }};
 }
 
+/// Folders that were made for a run, innermost first: those that are empty go again if nothing came
+/// of it.
+class MadeFolders {
+ public:
+  explicit MadeFolders(std::vector<std::string> paths) : paths_(std::move(paths)) {}
+  MadeFolders(const MadeFolders&) = delete;
+  MadeFolders& operator=(const MadeFolders&) = delete;
+  ~MadeFolders() {
+    std::error_code ignored;
+    for (const std::string& path : paths_) fs::remove(path, ignored);
+  }
+  bool any() const { return !paths_.empty(); }
+  void Keep() { paths_.clear(); }
+
+ private:
+  std::vector<std::string> paths_;
+};
+
 /// Whether all files of a state lie in a folder.
 bool LiesIn(const StateFiles& state, const std::string& folder) {
   return std::ranges::all_of(
@@ -188,7 +206,8 @@ Result<HeldRun> HeldRun::OpenAt(const RunRequest& request, const std::string& pa
     PENSTOCK_TRY(CheckNotForeign(path));
     PENSTOCK_TRY(CheckNoOrphan(path, request.nvme_paths));
   }
-  PENSTOCK_ASSIGN(const std::vector<std::string> made, MakeFolders(path));
+  PENSTOCK_ASSIGN(std::vector<std::string> folders, MakeFolders(path));
+  MadeFolders made(std::move(folders));
   PENSTOCK_ASSIGN(Folder folder, Folder::Open(path));
   PENSTOCK_ASSIGN(const FileId id, IdOf(folder.fd(), path));
   std::shared_ptr<const FileId> mark = MarkOpen(id);
@@ -207,12 +226,13 @@ Result<HeldRun> HeldRun::OpenAt(const RunRequest& request, const std::string& pa
   PENSTOCK_TRY(lock.status());
   HeldRun run(std::move(folder), *std::move(lock));
   run.mark_ = std::move(mark);
-  run.made_ = !made.empty();
+  run.made_ = made.any();
   Result<RunInfo> info = ReadRunInfo(run.folder_);
   if (!info.ok() && info.error().code != ErrorCode::kNotFound) return info.error();
   const Status opened = info.ok() ? run.Resume(request, *std::move(info)) : run.Begin(request);
   if (!opened.ok() && !info.ok()) run.RemoveBegun();
   PENSTOCK_TRY(opened);
+  made.Keep();
   run.state_folders_ = request.nvme_paths;
   if (run.state_folders_.empty()) run.state_folders_ = {path};
   if (run.info_.temporary) run.state_folders_.front() = path;

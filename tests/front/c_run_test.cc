@@ -500,6 +500,18 @@ TEST_F(CRunTest, ACopyThatLacksDescriptorsOnTheWayLeavesNoStateThatNobodyNames) 
   EXPECT_EQ(StatesIn(drive_).size(), 2U);  // the original's and the copy's
 }
 
+TEST_F(CRunTest, ARunThatLacksDescriptorsOnTheWayLeavesNoFolder) {
+  int code = PENSTOCK_INTERNAL;
+  for (rlim_t more = 0; code != PENSTOCK_OK && more < 100; ++more) {
+    {
+      const FewDescriptors few(more);
+      code = CRun(json{{"run", root_ + "/around/run"}}).code;
+    }
+    if (code != PENSTOCK_OK) EXPECT_FALSE(fs::exists(root_ + "/around")) << more;
+  }
+  EXPECT_EQ(code, PENSTOCK_OK);
+}
+
 TEST_F(CRunTest, ACommitFailsOnceTheFolderIsGoneAndTheNextStartNamesTheState) {
   {
     const CRun run(OnDrive());
