@@ -110,12 +110,14 @@ Result<std::string> CopyRun(const RunInfo& info, const offload::WholeState& stat
   PENSTOCK_ASSIGN(RunLock lock, RunLock::TryTake(folder));
   Status made = Fill(folder, std::move(own), state);
   if (made.ok()) made = around.Rename(unfinished, name);
-  if (!made.ok()) {
-    static_cast<void>(RemoveUnfinished(around, unfinished, folder, lock));
-    return made.error();
+  if (made.ok()) {
+    made = around.Sync();
+    if (made.ok()) return target;
+    // A copy that has its name is whole, and stays if that cannot be taken back.
+    if (!around.Rename(name, unfinished).ok()) return made.error();
   }
-  PENSTOCK_TRY(around.Sync());
-  return target;
+  static_cast<void>(RemoveUnfinished(around, unfinished, folder, lock));
+  return made.error();
 }
 
 }  // namespace penstock::train
