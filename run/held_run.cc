@@ -228,7 +228,10 @@ Result<HeldRun> HeldRun::OpenAt(const RunRequest& request, const std::string& pa
   run.mark_ = std::move(mark);
   run.made_ = made.any();
   Result<RunInfo> info = ReadRunInfo(run.folder_);
-  if (!info.ok() && info.error().code != ErrorCode::kNotFound) return info.error();
+  if (!info.ok() && info.error().code != ErrorCode::kNotFound) {
+    if (made.any()) static_cast<void>(run.folder_.RemoveFile(kLockName));
+    return info.error();
+  }
   const Status opened = info.ok() ? run.Resume(request, *std::move(info)) : run.Begin(request);
   if (!opened.ok() && !info.ok()) run.RemoveBegun();
   PENSTOCK_TRY(opened);
