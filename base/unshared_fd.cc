@@ -36,17 +36,27 @@ void InChild() {
   All().mutex.unlock();
 }
 
-void Register(int fd) {
+/// To be called before the mutex is locked.
+void AskForForks() {
   static const bool registered = ::pthread_atfork(BeforeFork, AfterFork, InChild) == 0;
   static_cast<void>(registered);  // without it, children keep the file open
-  const std::lock_guard lock(All().mutex);
-  All().fds.insert(fd);
 }
 
 }  // namespace
 
 UnsharedFd::UnsharedFd(UniqueFd fd) : fd_(std::move(fd)) {
-  if (fd_.valid()) Register(fd_.get());
+  if (!fd_.valid()) return;
+  AskForForks();
+  const std::lock_guard lock(All().mutex);
+  All().fds.insert(fd_.get());
+}
+
+Result<UnsharedFd> UnsharedFd::Open(const std::function<Result<UniqueFd>()>& open) {
+  AskForForks();
+  const std::lock_guard lock(All().mutex);
+  PENSTOCK_ASSIGN(UniqueFd fd, open());
+  if (fd.valid()) All().fds.insert(fd.get());
+  return UnsharedFd(std::move(fd), Registered{});
 }
 
 UnsharedFd& UnsharedFd::operator=(UnsharedFd&& other) noexcept {

@@ -7,6 +7,10 @@
 // Threads: one at a time.
 #pragma once
 
+#include <functional>
+#include <utility>
+
+#include "base/result.h"
 #include "base/unique_fd.h"
 
 namespace penstock {
@@ -15,6 +19,8 @@ class UnsharedFd {
  public:
   UnsharedFd() = default;
   explicit UnsharedFd(UniqueFd fd);
+  /// Opens a file with `open`. No fork comes between that and what keeps children from the file.
+  static Result<UnsharedFd> Open(const std::function<Result<UniqueFd>()>& open);
   UnsharedFd(UnsharedFd&& other) noexcept = default;
   UnsharedFd& operator=(UnsharedFd&& other) noexcept;
   ~UnsharedFd();
@@ -22,6 +28,8 @@ class UnsharedFd {
   int get() const { return fd_.get(); }
 
  private:
+  struct Registered {};
+  UnsharedFd(UniqueFd fd, Registered /*tag*/) : fd_(std::move(fd)) {}
   UniqueFd fd_;
 };
 

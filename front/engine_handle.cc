@@ -5,6 +5,7 @@
 
 #include "base/denormals.h"
 #include "base/mutex.h"
+#include "base/of_process.h"
 
 namespace penstock::front {
 namespace {
@@ -14,23 +15,18 @@ struct OpenEngines {
   std::set<penstock_engine*> engines GUARDED_BY(mutex);
 };
 
-/// Never destroyed: it is used at the end of the process.
-OpenEngines& Open() {
-  static auto* const open = new OpenEngines;
-  return *open;
-}
+OpenEngines& Open() { return OfProcess<OpenEngines>::Get(); }
 
-/// Skips an engine that a thread is using (the end of the process stops it there), and engines
-/// inherited by a fork.
+/// Skips an engine that a thread is using: the end of the process stops it there.
 void CloseAll() {
   const DefaultArithmetic arithmetic;
   MutexLock lock(Open().mutex);
   for (penstock_engine* const engine : Open().engines) {
-    if (engine->process != ::getpid()) continue;
     const std::unique_lock<std::mutex> alone(engine->mutex, std::try_to_lock);
     if (!alone) continue;
     engine->training.reset();
-    if (engine->run != nullptr) LeaveRun(*engine->run);
+    // Runs that are open are closed behind this, or were before it, but for those with an engine.
+    if (engine->run != nullptr) LeaveRun(*engine->run, /*close=*/true);
   }
 }
 

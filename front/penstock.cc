@@ -24,11 +24,16 @@ Result<Plan> PlanOf(const char* config, const char* model, const char* options) 
   return MakePlan(config, model, options);
 }
 
-/// Waits for a commit that was begun, and names it in the run, if any.
-Status FinishCommit(penstock_engine& engine, Training& training) {
-  if (engine.run == nullptr) return training.FinishCommit();
+/// Has the run, if there is one, name the newest commit.
+Status NoteCommit(penstock_engine& engine, Training& training) {
+  if (engine.run == nullptr) return {};
   const std::lock_guard lock(engine.run->mutex);
-  return engine.run->run->FinishCommit(training);
+  return engine.run->run->NoteCommit(training);
+}
+
+Status FinishCommit(penstock_engine& engine, Training& training) {
+  PENSTOCK_TRY(training.FinishCommit());
+  return NoteCommit(engine, training);
 }
 
 Result<DType> DTypeOf(int dtype) {
@@ -121,8 +126,8 @@ int penstock_create(const char* config, const char* model, const char* options,
     PENSTOCK_ASSIGN(Plan plan, PlanOf(config, model, options));
     auto made = std::make_unique<penstock_engine>();
     PENSTOCK_ASSIGN(made->training, Training::Create(std::move(plan)));
+    CloseAtExit(*made);
     *engine = made.release();
-    CloseAtExit(**engine);
     return {};
   });
 }
@@ -142,7 +147,7 @@ void penstock_close(penstock_engine* engine) {
     const std::lock_guard lock(engine->mutex);  // a call may be under way
     engine->training.reset();
   }
-  if (engine->run != nullptr) LeaveRun(*engine->run);
+  if (engine->run != nullptr) LeaveRun(*engine->run, /*close=*/false);
   delete engine;
 }
 
@@ -245,6 +250,7 @@ int penstock_norm(penstock_engine* engine, double* norm, int* finite) {
   return With(engine, [&](Training& training) -> Status {
     if (norm == nullptr || finite == nullptr) return Missing("a place of the norm");
     PENSTOCK_ASSIGN(const zero::GradientNorm::Value value, training.Norm());
+    PENSTOCK_TRY(NoteCommit(*engine, training));  // Norm has waited for it
     *norm = value.norm;
     *finite = value.finite ? 1 : 0;
     return {};
@@ -294,6 +300,7 @@ int penstock_take_back_commit(penstock_engine* engine, int* taken_back, uint64_t
   return With(engine, [&](Training& training) -> Status {
     if (taken_back == nullptr || step == nullptr) return Missing("the place of the answer");
     PENSTOCK_ASSIGN(const std::optional<uint64_t> taken, training.TakeBackDoubtfulCommit());
+    PENSTOCK_TRY(NoteCommit(*engine, training));
     *taken_back = taken ? 1 : 0;
     *step = taken.value_or(0);
     return {};
@@ -324,7 +331,8 @@ int penstock_copy_commit(penstock_engine* engine, const char* const* paths, uint
       if (paths == nullptr || paths[i] == nullptr) return Missing("a path");
       targets.emplace_back(paths[i]);
     }
-    return training.CopyCommit(targets);
+    PENSTOCK_TRY(training.CopyCommit(targets));
+    return NoteCommit(*engine, training);
   });
 }
 

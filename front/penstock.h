@@ -266,8 +266,8 @@ PENSTOCK_API int penstock_continued(penstock_engine* engine, char** json);
  * commit. Runs of another kind are refused (PENSTOCK_INVALID_ARGUMENT) and unchanged. */
 PENSTOCK_API int penstock_open_run(const char* options, penstock_run** run);
 /* Removes files without a commit, and a run that has none; then ends the lock and frees `run`, also
- * if a failure is returned. While the run's engine is open, that is left to its penstock_close.
- * NULL is allowed. */
+ * if a failure is returned. While the run's engine is open, that is left to its penstock_close,
+ * which returns no failure: the next penstock_open_run sees to what is left. NULL is allowed. */
 PENSTOCK_API int penstock_close_run(penstock_run* run);
 /* Writes the run's kind, state and snapshots, as JSON. */
 PENSTOCK_API int penstock_describe_run(penstock_run* run, char** json);

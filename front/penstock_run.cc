@@ -1,6 +1,7 @@
 // The functions of the C interface on runs.
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 
 #include "front/c_call.h"
@@ -58,8 +59,15 @@ int penstock_create_in(penstock_run* run, const char* config, const char* model,
     PENSTOCK_ASSIGN(made->training, opened.Create(config, model, options));
     made->run = run->shared;
     run->shared->has_engine = true;
+    try {
+      CloseAtExit(*made);
+    } catch (const std::bad_alloc&) {
+      made->training.reset();
+      run->shared->has_engine = false;
+      opened.Left();
+      throw;
+    }
     *engine = made.release();
-    CloseAtExit(**engine);
     return {};
   });
 }

@@ -1,9 +1,11 @@
 #include "front/run_handle.h"
 
 #include <cstdlib>
+#include <exception>
 #include <set>
 
 #include "base/mutex.h"
+#include "base/of_process.h"
 
 namespace penstock::front {
 namespace {
@@ -13,19 +15,24 @@ struct OpenRuns {
   std::set<std::shared_ptr<SharedRun>> runs GUARDED_BY(mutex);
 };
 
-/// Never destroyed: it is used at the end of the process.
-OpenRuns& Open() {
-  static auto* const open = new OpenRuns;
-  return *open;
+OpenRuns& Open() { return OfProcess<OpenRuns>::Get(); }
+
+/// Closes a run where nobody can be told of a failure, nor an exception go on: the next start
+/// removes what is left then.
+void CloseQuietly(SharedRun& shared) {
+  try {
+    static_cast<void>(Close(shared));
+  } catch (const std::exception&) {  // out of memory, in a library
+    return;
+  }
 }
 
-/// Skips a run whose engine a thread is using, and runs inherited by a fork.
+/// Skips a run whose engine a thread is using.
 void CloseAll() {
   MutexLock lock(Open().mutex);
   for (const std::shared_ptr<SharedRun>& shared : Open().runs) {
-    if (shared->process != ::getpid()) continue;
     const std::unique_lock<std::mutex> alone(shared->mutex, std::try_to_lock);
-    if (alone && !shared->has_engine) static_cast<void>(Close(*shared));
+    if (alone && !shared->has_engine) CloseQuietly(*shared);
   }
 }
 
@@ -39,12 +46,12 @@ Status Close(SharedRun& shared) {
   return run->Close();
 }
 
-void LeaveRun(SharedRun& shared) {
+void LeaveRun(SharedRun& shared, bool close) {
   const std::lock_guard lock(shared.mutex);
   shared.has_engine = false;
   if (shared.run == nullptr) return;
   shared.run->Left();
-  if (shared.ends_with_engine) static_cast<void>(Close(shared));
+  if (close || shared.ends_with_engine) CloseQuietly(shared);
 }
 
 void CloseAtExit(const std::shared_ptr<SharedRun>& shared) {

@@ -26,8 +26,8 @@ struct SharedRun {
 
 /// Closes the run, or leaves that to the end of its engine. Precondition: the mutex is held.
 Status Close(SharedRun& shared);
-/// Says that the run's engine has ended.
-void LeaveRun(SharedRun& shared);
+/// Says that the run's engine has ended. `close`: closes the run with it, as the process ends.
+void LeaveRun(SharedRun& shared, bool close);
 
 /// Has the run closed at the end of the process, unless Forget is called before.
 void CloseAtExit(const std::shared_ptr<SharedRun>& shared);

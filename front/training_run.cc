@@ -106,6 +106,10 @@ Status TrainingRun::WatchRun(Training& training) {
   return {};
 }
 
+Status TrainingRun::NoteCommit(Training& training) {
+  return training.committed() ? Note(training) : Status();
+}
+
 /// Names the state of a training with a durable commit in run.json.
 Status TrainingRun::Note(Training& training) {
   const Status noted = run_.NoteCommit(FilesOf(training));
@@ -122,7 +126,7 @@ Status TrainingRun::BeginCommit(Training& training, const std::string& caller) {
 
 Status TrainingRun::FinishCommit(Training& training) {
   PENSTOCK_TRY(training.FinishCommit());
-  return training.committed() ? Note(training) : Status();
+  return NoteCommit(training);
 }
 
 Result<std::string> TrainingRun::Snapshot(Training& training, const std::string& name) {
@@ -130,7 +134,8 @@ Result<std::string> TrainingRun::Snapshot(Training& training, const std::string&
   PENSTOCK_ASSIGN(const offload::WholeState state, training.OpenCommit());
   if (name.find('/') != std::string::npos) return train::CopyRun(run_.info(), state, name);
   PENSTOCK_TRY(train::TakeSnapshot(
-      run_.folder(), run_.info(), state, name, [] { return false; }, [](const std::string&) {}));
+      run_.folder(), run_.info(), state, name, [] { return false; },
+      [this](const std::string& notice) { run_.AddNotice(notice); }));
   PENSTOCK_ASSIGN(const Folder snapshot, train::OpenSnapshot(run_.folder(), name));
   return snapshot.path();
 }

@@ -36,6 +36,8 @@ class TrainingRun {
   Status BeginCommit(Training& training, const std::string& caller);
   /// Waits for the commit that was begun, if any, and names it in run.json.
   Status FinishCommit(Training& training);
+  /// Has run.json name the newest commit, if there is one; for what has waited for it already.
+  Status NoteCommit(Training& training);
   /// Copies the last commit: to RUN/snapshots if `name` has no slash, else to a path. Returns
   /// where.
   Result<std::string> Snapshot(Training& training, const std::string& name);

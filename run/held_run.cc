@@ -1,5 +1,7 @@
 #include "run/held_run.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -8,6 +10,7 @@
 
 #include "base/files.h"
 #include "base/mutex.h"
+#include "base/of_process.h"
 #include "offload/state_names.h"
 #include "offload/uuid.h"
 #include "run/leftovers.h"
@@ -95,11 +98,7 @@ struct OpenFolders {
   std::set<FileId> ids GUARDED_BY(mutex);
 };
 
-/// Never destroyed: runs are closed at the end of the process, too.
-OpenFolders& Open() {
-  static auto* const open = new OpenFolders;
-  return *open;
-}
+OpenFolders& Open() { return OfProcess<OpenFolders>::Get(); }
 
 /// Marks a folder as open until the last copy of what is returned ends; null if it is already.
 std::shared_ptr<const FileId> MarkOpen(const FileId& id) {
@@ -107,12 +106,31 @@ std::shared_ptr<const FileId> MarkOpen(const FileId& id) {
     MutexLock lock(Open().mutex);
     if (!Open().ids.insert(id).second) return nullptr;
   }
-  return {new FileId(id), [](const FileId* marked) {
+  return {new FileId(id), [process = ::getpid()](const FileId* marked) {
+            const std::unique_ptr<const FileId> owned(marked);
+            if (process != ::getpid()) return;  // a child may have it open itself
             MutexLock lock(Open().mutex);
             Open().ids.erase(*marked);
-            delete marked;
           }};
 }
+
+/// Folders that were made for a run, innermost first: those that are empty go again if nothing came
+/// of it.
+class MadeFolders {
+ public:
+  explicit MadeFolders(std::vector<std::string> paths) : paths_(std::move(paths)) {}
+  MadeFolders(const MadeFolders&) = delete;
+  MadeFolders& operator=(const MadeFolders&) = delete;
+  ~MadeFolders() {
+    std::error_code ignored;
+    for (const std::string& path : paths_) fs::remove(path, ignored);
+  }
+  bool any() const { return !paths_.empty(); }
+  void Keep() { paths_.clear(); }
+
+ private:
+  std::vector<std::string> paths_;
+};
 
 /// Whether all files of a state lie in a folder.
 bool LiesIn(const StateFiles& state, const std::string& folder) {
@@ -188,7 +206,8 @@ Result<HeldRun> HeldRun::OpenAt(const RunRequest& request, const std::string& pa
     PENSTOCK_TRY(CheckNotForeign(path));
     PENSTOCK_TRY(CheckNoOrphan(path, request.nvme_paths));
   }
-  PENSTOCK_ASSIGN(const std::vector<std::string> made, MakeFolders(path));
+  PENSTOCK_ASSIGN(std::vector<std::string> folders, MakeFolders(path));
+  MadeFolders made(std::move(folders));
   PENSTOCK_ASSIGN(Folder folder, Folder::Open(path));
   PENSTOCK_ASSIGN(const FileId id, IdOf(folder.fd(), path));
   std::shared_ptr<const FileId> mark = MarkOpen(id);
@@ -207,12 +226,16 @@ Result<HeldRun> HeldRun::OpenAt(const RunRequest& request, const std::string& pa
   PENSTOCK_TRY(lock.status());
   HeldRun run(std::move(folder), *std::move(lock));
   run.mark_ = std::move(mark);
-  run.made_ = !made.empty();
+  run.made_ = made.any();
   Result<RunInfo> info = ReadRunInfo(run.folder_);
-  if (!info.ok() && info.error().code != ErrorCode::kNotFound) return info.error();
+  if (!info.ok() && info.error().code != ErrorCode::kNotFound) {
+    if (made.any()) static_cast<void>(run.folder_.RemoveFile(kLockName));
+    return info.error();
+  }
   const Status opened = info.ok() ? run.Resume(request, *std::move(info)) : run.Begin(request);
   if (!opened.ok() && !info.ok()) run.RemoveBegun();
   PENSTOCK_TRY(opened);
+  made.Keep();
   run.state_folders_ = request.nvme_paths;
   if (run.state_folders_.empty()) run.state_folders_ = {path};
   if (run.info_.temporary) run.state_folders_.front() = path;
@@ -248,7 +271,7 @@ Status HeldRun::Resume(const RunRequest& request, RunInfo info) {
 }
 
 void HeldRun::NoteOwnerOf(const StateFiles& state) {
-  NoteOwner(state, folder_, [this](const std::string& notice) { notices_.push_back(notice); });
+  NoteOwner(state, folder_, [this](const std::string& notice) { AddNotice(notice); });
 }
 
 std::optional<std::vector<std::string>> HeldRun::OwnFolders() const {
@@ -278,13 +301,12 @@ Status HeldRun::Write(RunInfo info) {
 Status HeldRun::Announce(const StateFiles& state) {
   RunInfo info = info_;
   info.leftovers.push_back(state);
-  PENSTOCK_TRY(Write(std::move(info)));
-  NoteOwnerOf(state);
-  return {};
+  announced_.insert(state.uuid);
+  return Write(std::move(info));
 }
 
 Status HeldRun::NoteCommit(const StateFiles& state) {
-  if (!unsure_ && info_.state && info_.state->uuid == state.uuid) return {};
+  if (!unsure_ && !unnoted_ && info_.state && info_.state->uuid == state.uuid) return {};
   RunInfo info = info_;
   std::erase_if(info.leftovers, [&](const StateFiles& left) { return left.uuid == state.uuid; });
   if (info.state && info.state->uuid != state.uuid && !is_copy_) {
@@ -296,6 +318,7 @@ Status HeldRun::NoteCommit(const StateFiles& state) {
   PENSTOCK_TRY(Write(std::move(info)));
   unnoted_.reset();
   is_copy_ = false;
+  NoteOwnerOf(state);
   return RemoveLeftovers();
 }
 
@@ -315,11 +338,25 @@ bool HeldRun::StateIsThere() const {
   return !info_.state || std::ranges::all_of(info_.state->all(), Exists);
 }
 
+/// Whether the first commit may be in a state of an earlier process, of which no file is there: it
+/// was killed before it made them, or their drive is not mounted. RUN itself is there.
+bool HeldRun::MayBeAway(const StateFiles& state) const {
+  return !info_.state && !announced_.contains(state.uuid) &&
+         SplitPath(state.first()).first != path() && std::ranges::none_of(state.all(), Exists);
+}
+
 Status HeldRun::RemoveLeftovers() {
   if (info_.leftovers.empty() || unsure_ || !StateIsThere()) return {};
   RunInfo info = info_;
   std::erase_if(info.leftovers, [&](const StateFiles& state) {
     if (info.state && info.state->uuid == state.uuid) return true;
+    if (MayBeAway(state)) {
+      notices_.push_back(fmt::format(
+          "{} is not there: if its drive is not mounted, close this run and mount it, because a "
+          "commit of this training would take the place of one in that file",
+          state.first()));
+      return false;
+    }
     const Notify notify = [&](const std::string& notice) {
       notices_.push_back("a state without a commit is left behind: " + notice);
     };
@@ -333,10 +370,19 @@ Status HeldRun::RemoveLeftovers() {
 
 bool HeldRun::IsWhole() const { return watch_ && watch_->Check().ok(); }
 
+/// Has run.json name a commit that became durable and was not noted: the write failed, or the end
+/// of the training waited for the commit and told nobody.
+Status HeldRun::NoteLastCommit() {
+  if (unnoted_) return NoteCommit(StateFiles(*unnoted_));
+  RunInfo info = info_;
+  PENSTOCK_TRY(TakeUnnamedCommit(&info));
+  return info.state && !info_.state ? NoteCommit(*info.state) : Status();
+}
+
 Status HeldRun::Close() {
   Status removed;
   if (IsWhole()) {
-    if (unnoted_) removed = NoteCommit(StateFiles(*unnoted_));
+    removed = NoteLastCommit();
     if (removed.ok()) removed = RemoveLeftovers();
     if (removed.ok() && !unsure_ && !info_.state && info_.leftovers.empty()) removed = RemoveRun();
   }

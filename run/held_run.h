@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,6 +56,7 @@ class HeldRun {
   /// The folders of the newest commit's files, if the run may resume in place: they are the run's
   /// own, and lie in its folders for states. Otherwise the state must be moved.
   std::optional<std::vector<std::string>> OwnFolders() const;
+  void AddNotice(const std::string& notice) { notices_.push_back(notice); }
   /// Notices for the user; each is returned once.
   std::vector<std::string> TakeNotices() { return std::exchange(notices_, {}); }
 
@@ -63,7 +65,8 @@ class HeldRun {
   /// Names the state that has the newest commit, and removes the one that it replaces. After an
   /// error nothing is removed until a later call succeeds; Close tries once more.
   Status NoteCommit(const StateFiles& state);
-  /// Removes the files of states without a commit. What cannot be removed stays named.
+  /// Removes the files of states without a commit. What cannot be removed stays named, as does a
+  /// state of an earlier process that may hold the first commit on a drive that is not there.
   Status RemoveLeftovers();
 
   /// Returns a watch of the folder and of the run.json written last.
@@ -71,8 +74,10 @@ class HeldRun {
   /// Counts writes of run.json, also those that may have failed: a watch belongs to one of them.
   uint64_t writes() const { return writes_; }
 
-  /// Removes states without a commit, and the run if it has no commit, and ends the lock. If the
-  /// folder is gone, or run.json may be out of date, everything stays. To be called once.
+  /// Names a commit that NoteCommit was not told of, removes states without a commit, and the run
+  /// if it has no commit, and ends the lock. If the folder is gone, or run.json may be out of date,
+  /// or a state cannot be asked for its commit, everything stays. To be called once, when nothing
+  /// has the state open.
   Status Close();
 
  private:
@@ -82,7 +87,9 @@ class HeldRun {
   Status Resume(const RunRequest& request, RunInfo info);
   Status Write(RunInfo info);
   void NoteOwnerOf(const StateFiles& state);
+  Status NoteLastCommit();
   bool StateIsThere() const;
+  bool MayBeAway(const StateFiles& state) const;
   bool IsWhole() const;
   Status RemoveRun();
   void RemoveBegun();
@@ -94,6 +101,7 @@ class HeldRun {
   RunInfo info_;
   std::vector<std::string> state_folders_;
   std::vector<std::string> places_;    ///< its places so far, from files beside its states
+  std::set<std::string> announced_;    ///< states that this process has named
   bool made_ = false;                  ///< this process made the folder
   bool is_copy_ = false;               ///< info_.state is another run's, and may be read only
   bool unsure_ = false;                ///< run.json may hold info_ or its replacement

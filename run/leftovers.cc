@@ -15,16 +15,34 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Whether a state of which one file cannot be used never had a commit: it has no file, or was cut
-/// off while its files were made.
-bool WasNeverWhole(const StateFiles& state, const Error& error) {
+bool IsThere(const std::string& path) {
   std::error_code ignored;
-  const auto missing = [&](const std::string& path) { return !fs::exists(path, ignored); };
-  if (error.code == ErrorCode::kNotFound) return true;
-  return error.code == ErrorCode::kCorruption &&
-         std::ranges::any_of(state.ranks, [&](const RankFiles& rank) {
-           return missing(rank.paths.front()) || fs::file_size(rank.paths.front(), ignored) == 0;
-         });
+  return fs::exists(fs::symlink_status(path, ignored));
+}
+
+/// Whether some rank's path 0 is there; `empty`: and has nothing in it yet.
+bool HasPath0(const StateFiles& state, bool empty) {
+  return std::ranges::any_of(state.ranks, [&](const RankFiles& rank) {
+    std::error_code ignored;
+    const std::string& path = rank.paths.front();
+    return IsThere(path) && (!empty || fs::file_size(path, ignored) == 0);
+  });
+}
+
+/// Succeeds if a state that cannot be opened never had a commit: it has no file, or a path 0 that
+/// says so, or was cut off while its files were made. Path 0 is made first and removed last, so
+/// without it other files say that its drive is not there.
+Status CheckNeverWhole(const StateFiles& state, const Error& error) {
+  if (error.code == ErrorCode::kCorruption && HasPath0(state, /*empty=*/true)) return {};
+  if (error.code != ErrorCode::kNotFound) return error;
+  const std::vector<std::string> files = state.all();
+  const auto other = std::ranges::find_if(files, IsThere);
+  if (HasPath0(state, /*empty=*/false) || other == files.end()) return {};
+  return MakeError(ErrorCode::kCorruption,
+                   "{} is not there, and {}, of the same state, is: whether it holds a commit "
+                   "cannot be known; mount its drive, or remove the run (penstock clean) if that "
+                   "is lost",
+                   state.first(), *other);
 }
 
 }  // namespace
@@ -37,10 +55,12 @@ bool RemoveState(const StateFiles& state, const std::vector<std::string>& runs,
     gone = false;
     notify(removed.error().message);
   };
-  for (const std::string& path : state.all()) {
+  // Path 0 last: if this is cut off, it says that there was no commit.
+  const std::vector<std::string> files = state.all();
+  for (const std::string& path : std::vector(files.rbegin(), files.rend())) {
     std::error_code ignored;
     const bool drive_is_there = fs::exists(fs::path(path).parent_path(), ignored);
-    if (drive_is_there && !fs::exists(fs::symlink_status(path, ignored))) continue;
+    if (drive_is_there && !IsThere(path)) continue;
     Result<offload::RemovableState> file = offload::RemovableState::Open(path, state.uuid);
     note(file.ok() ? file->Remove() : Status(file.error()));
   }
@@ -80,7 +100,7 @@ Status TakeUnnamedCommit(RunInfo* info) {
       info->leftovers.erase(left);
       return {};
     }
-    if (!WasNeverWhole(*left, state.error())) return state.error();
+    PENSTOCK_TRY(CheckNeverWhole(*left, state.error()));
   }
   return {};
 }

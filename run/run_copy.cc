@@ -52,22 +52,27 @@ Status RemoveUnfinished(const Folder& around, const std::string& name, const Fol
   return lock.RemoveFolder(around, name);
 }
 
+/// Errors: kInvalidArgument if a folder is no unfinished copy to `path`.
+Status CheckIsLeft(const Folder& left, const std::string& path) {
+  const Result<RunInfo> info = ReadRunInfo(left);
+  PENSTOCK_ASSIGN(const bool begun, EndedAtItsBeginning(left));
+  if (begun || (info.ok() && info->place == path)) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "{} is there and no unfinished copy of a run; take another name for the "
+                   "snapshot, or remove that folder",
+                   left.path());
+}
+
 /// Removes what a killed process left of a copy to `path`. Errors: kUnavailable while a process
-/// makes it; kInvalidArgument if it was not made for that.
+/// makes it, or if one has just finished it; kInvalidArgument if it was not made for that.
 Status RemoveLeft(const Folder& around, const std::string& name, const std::string& path) {
   PENSTOCK_ASSIGN(const FolderEntry entry, around.Look(name));
   if (entry.kind == FolderEntry::Kind::kNone) return {};
   if (around.RemoveFolder(name).ok()) return {};  // an empty one
   PENSTOCK_ASSIGN(const Folder left, around.OpenFolder(name));
-  const Result<RunInfo> info = ReadRunInfo(left);
-  PENSTOCK_ASSIGN(const bool begun, EndedAtItsBeginning(left));
-  if (!begun && !(info.ok() && info->place == path)) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "{} is there and no unfinished copy of a run; take another name for the "
-                     "snapshot, or remove that folder",
-                     left.path());
-  }
-  PENSTOCK_ASSIGN(RunLock lock, RunLock::TryTake(left));
+  PENSTOCK_TRY(CheckIsLeft(left, path));  // before a lock is made in it
+  PENSTOCK_ASSIGN(RunLock lock, RunLock::TryTakeAt(around, name, left));
+  PENSTOCK_TRY(CheckIsLeft(left, path));
   return RemoveUnfinished(around, name, left, lock);
 }
 
@@ -105,12 +110,14 @@ Result<std::string> CopyRun(const RunInfo& info, const offload::WholeState& stat
   PENSTOCK_ASSIGN(RunLock lock, RunLock::TryTake(folder));
   Status made = Fill(folder, std::move(own), state);
   if (made.ok()) made = around.Rename(unfinished, name);
-  if (!made.ok()) {
-    static_cast<void>(RemoveUnfinished(around, unfinished, folder, lock));
-    return made.error();
+  if (made.ok()) {
+    made = around.Sync();
+    if (made.ok()) return target;
+    // A copy that has its name is whole, and stays if that cannot be taken back.
+    if (!around.Rename(name, unfinished).ok()) return made.error();
   }
-  PENSTOCK_TRY(around.Sync());
-  return target;
+  static_cast<void>(RemoveUnfinished(around, unfinished, folder, lock));
+  return made.error();
 }
 
 }  // namespace penstock::train

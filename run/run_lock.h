@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "base/folder.h"
-#include "base/unique_fd.h"
 #include "base/unshared_fd.h"
 
 namespace penstock::train {
@@ -30,6 +29,10 @@ class RunLock {
   static Result<RunLock> Take(const Folder& run);
   /// Does not wait.
   static Result<RunLock> TryTake(const Folder& run);
+  /// The same, for a run that must still be `name` in `around` once its lock is taken: the process
+  /// that had the lock may have renamed the folder. Errors: kUnavailable if it is not.
+  static Result<RunLock> TryTakeAt(const Folder& around, const std::string& name,
+                                   const Folder& run);
   /// For a reader of RUN that must keep writers away: like Take, if RUN can be written. If it
   /// cannot, no process gets Take's lock there; then this takes a shared lock if the file exists,
   /// and none otherwise.
@@ -43,7 +46,7 @@ class RunLock {
   void Release();
 
  private:
-  explicit RunLock(UniqueFd locked) : locked_(std::move(locked)) {}
+  explicit RunLock(UnsharedFd locked) : locked_(std::move(locked)) {}
   UnsharedFd locked_;
 };
 

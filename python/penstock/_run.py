@@ -5,6 +5,7 @@ The library locks it, writes it and removes files that no commit names. Nothing 
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 from penstock import _library
 from penstock._files import PathLike, path_of, paths_of
 from penstock.errors import NotFoundError
+
+_log = logging.getLogger("penstock")
 
 
 def state_of(folder: PathLike) -> Any:
@@ -35,10 +38,21 @@ class Run:
 
     def __init__(self, handle: _library.RunHandle) -> None:
         self.handle = handle
-        self.folder: str = handle.describe()["folder"]
         self.closed = False
         self._last: str | None = None  # uuid when it was closed
         self._process = os.getpid()
+        try:
+            self.folder: str = self._describe()["folder"]
+        except BaseException:
+            handle.close()
+            raise
+
+    def _describe(self) -> Any:
+        """Returns what the run says of itself, and logs its notices, each of which is given once."""
+        described = self.handle.describe()
+        for notice in described["notices"]:
+            _log.warning("penstock: %s", notice)
+        return described
 
     @classmethod
     def open(
@@ -66,7 +80,7 @@ class Run:
         """The UUID of the last committed state, if any."""
         if self.closed:
             return self._last
-        state = self.handle.describe()["state"]
+        state = self._describe()["state"]
         return state["uuid"] if state else None
 
     def close(self) -> None:
@@ -76,5 +90,8 @@ class Run:
         """
         if self.closed or os.getpid() != self._process:
             return
-        self._last, self.closed = self.uuid, True
-        self.handle.close()
+        try:
+            self._last = self.uuid
+        finally:
+            self.closed = True
+            self.handle.close()

@@ -379,18 +379,19 @@ class Training:
             return
         with self._lock:
             _living.discard(self)
-            try:
+            with contextlib.ExitStack() as ending:
+                ending.callback(self.run.close)
+                ending.callback(self.engine.close)
+                # One that was begun counts, also if what is done before it fails.
+                ending.callback(self.commits.finish)
+                if self._hooks is not None:
+                    ending.callback(self._hooks.remove)
                 self._follow_step()
                 if bring:
                     self.weights.bring_all()
                 if give_up:
                     self.commits.drop_due()
                 self.commits.ending.end()
-            finally:
-                if self._hooks is not None:
-                    self._hooks.remove()
-                self.engine.close()
-                self.run.close()
 
 
 _living: weakref.WeakSet[Training] = weakref.WeakSet()

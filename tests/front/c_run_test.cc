@@ -1,10 +1,13 @@
 // Runs of the C interface: what belongs to a run stays, and nothing else (docs/run_format.md).
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <optional>
 #include <set>
 
@@ -79,6 +82,14 @@ std::set<std::string> StatesIn(const std::string& folder) {
   std::set<std::string> names = FilesIn(folder);
   std::erase_if(names, [](const std::string& name) { return !name.ends_with(".state"); });
   return names;
+}
+
+/// Has run.json say what it said before the first commit, which the state has all the same: as a
+/// kill leaves it between the two.
+void LeaveUnnamed(const std::string& folder) {
+  json info = RunJson(folder);
+  info["leftovers"] = json::array({std::exchange(info["state"], nullptr)});
+  std::ofstream(folder + "/run.json") << info;
 }
 
 /// Has a child of a fork do something and end without closing anything.
@@ -195,6 +206,44 @@ TEST_F(CRunTest, ACommitStaysAlthoughNothingWasClosed) {
   EXPECT_EQ(engine.Describe()["step"], 1);
 }
 
+TEST_F(CRunTest, AFirstCommitThatNobodyWaitedForIsNotRemovedByAnOrderlyEnd) {
+  CRun run(OnDrive());
+  {
+    CTraining training(run.Create(kHomes[3], drive_), "bf16");
+    training.Fill();
+    EXPECT_EQ(penstock_begin_commit(training.engine().handle, "{}"), PENSTOCK_OK);
+  }
+  EXPECT_EQ(run.Close(), PENSTOCK_OK) << penstock_error();
+  ASSERT_TRUE(fs::exists(run_));
+  EXPECT_FALSE(RunJson(run_)["state"].is_null());
+  const CRun again(OnDrive());
+  EXPECT_EQ(again.Create(kHomes[3], drive_).Describe()["moved"], false);
+}
+
+TEST_F(CRunTest, WhatHasWaitedForAFirstCommitHasRunJsonNameIt) {
+  const auto named = [&](const std::function<int(penstock_engine*)>& call) {
+    const CRun run(OnDrive());
+    CTraining training(run.Create(kHomes[3], drive_), "bf16");
+    training.Fill();
+    EXPECT_EQ(penstock_begin_commit(training.engine().handle, "{}"), PENSTOCK_OK);
+    EXPECT_EQ(call(training.engine().handle), PENSTOCK_OK) << penstock_error();
+    return !RunJson(run_)["state"].is_null();
+  };
+  EXPECT_TRUE(named([](penstock_engine* engine) {
+    double norm = 0;
+    int finite = 0;
+    return penstock_norm(engine, &norm, &finite);
+  }));
+  fs::remove_all(run_);
+  fs::remove_all(drive_);
+  fs::create_directory(drive_);
+  EXPECT_TRUE(named([](penstock_engine* engine) {
+    int taken_back = 0;
+    uint64_t step = 0;
+    return penstock_take_back_commit(engine, &taken_back, &step);
+  }));
+}
+
 TEST_F(CRunTest, ARunWithoutACommitIsRemovedWhenItIsClosed) {
   for (const json& options : {Named(), OnDrive(), json{{"nvme_path", {drive_}}}}) {
     CRun run(options);
@@ -223,6 +272,55 @@ TEST_F(CRunTest, ATemporaryRunStaysWithItsCommitAndIsRemovedWithoutOnceItsProces
   EXPECT_EQ(run.Create(kHomes[3], drive_).Describe()["moved"], false);
 }
 
+TEST_F(CRunTest, ATemporaryRunWhoseCommitRunJsonDoesNotNameIsNoAbandonedOne) {
+  const json options{{"nvme_path", {drive_}}};
+  TrainTwoSteps(options, kHomes[3]);
+  const std::string folder = drive_ + "/" + *FilesIn(drive_).begin();
+  LeaveUnnamed(folder);
+  EXPECT_EQ(CRun(options).code, PENSTOCK_OK);
+  ASSERT_EQ(StatesIn(folder).size(), 1U);
+  const CRun run(json{{"run", folder}, {"nvme_path", {drive_}}});
+  EXPECT_EQ(run.Create(kHomes[3], drive_).Describe()["step"], 2);
+}
+
+TEST_F(CRunTest, AFirstCommitThatRunJsonDoesNotNameStaysWhileOneOfItsDrivesIsAway) {
+  const std::string second = root_ + "/second";
+  const std::string away = root_ + "/away";
+  for (const bool with_second : {true, false}) {
+    fs::create_directory(second);
+    json options = OnDrive();
+    if (with_second) options["nvme_path"].push_back(second);
+    const json paths = with_second ? json{drive_, second} : json(drive_);
+    const json config{{"zero_optimization",
+                       {{"offload_optimizer", {{"nvme_path", paths}}},
+                        {"offload_param", {{"nvme_path", paths}}}}}};
+    {
+      const CRun run(options);
+      CTraining training(run.Create(kHomes[3], drive_, json::object(), config), "bf16");
+      ASSERT_EQ(training.engine().code, PENSTOCK_OK) << training.engine().error;
+      training.Fill();
+      ASSERT_EQ(Commit(training.engine().handle, json::object()), PENSTOCK_OK) << penstock_error();
+    }
+    LeaveUnnamed(run_);
+    const auto there = StatesIn(second);
+    fs::rename(drive_, away);
+    fs::create_directory(drive_);
+    {
+      const CRun run(options);
+      EXPECT_EQ(run.code, with_second ? PENSTOCK_CORRUPTION : PENSTOCK_OK);
+      const std::string said = with_second ? run.error : run.Describe()["notices"].dump();
+      EXPECT_THAT(said, AllOf(HasSubstr(drive_ + "/penstock-"), HasSubstr("mount")));
+    }
+    EXPECT_EQ(StatesIn(second), there);
+    fs::remove(drive_);
+    fs::rename(away, drive_);
+    const CRun run(options);
+    EXPECT_FALSE(run.Describe()["state"].is_null()) << run.error;
+    for (const std::string& used : {drive_, second, run_}) fs::remove_all(used);
+    fs::create_directory(drive_);
+  }
+}
+
 TEST_F(CRunTest, ARunIsOpenOnceAndAForkedChildDoesNotKeepItOpen) {
   CRun run(Named());
   const CRun again(Named());
@@ -240,6 +338,44 @@ TEST_F(CRunTest, ARunIsOpenOnceAndAForkedChildDoesNotKeepItOpen) {
   }
   EXPECT_EQ(run.Close(), PENSTOCK_OK);
   EXPECT_EQ(CRun(Named()).code, PENSTOCK_OK);
+  ::close(pipes[1]);
+  ::close(pipes[0]);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(CRunTest, TheEndOfAProcessClosesRunsWhicheverWayEnginesAndRunsWereBegun) {
+  for (const bool engine_first : {true, false}) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      static const CTraining* plain = nullptr;  // nothing is closed, and nothing leaks
+      if (engine_first) plain = new CTraining(kHomes[1], root_, "bf16");
+      static const auto* const run = new CRun(Named());
+      static const auto* const engine = new CEngine(run->Create(kHomes[1], drive_));
+      if (!engine_first) plain = new CTraining(kHomes[1], root_, "bf16");
+      std::exit(plain == nullptr ? 1 : engine->code);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    EXPECT_EQ(FilesIn(root_), std::set<std::string>{"drive"}) << engine_first;
+  }
+}
+
+TEST_F(CRunTest, AChildOfAForkOpensARunThatItsParentHasClosed) {
+  TrainTwoSteps(Named(), kHomes[1]);
+  CRun run(Named());
+  int pipes[2];
+  ASSERT_EQ(::pipe(pipes), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::close(pipes[1]);
+    char byte = 0;
+    static_cast<void>(::read(pipes[0], &byte, 1));
+    ::_exit(CRun(Named()).code);
+  }
+  EXPECT_EQ(run.Close(), PENSTOCK_OK);
   ::close(pipes[1]);
   ::close(pipes[0]);
   int status = 0;
@@ -312,6 +448,8 @@ TEST_F(CRunTest, AMovedRunResumesInItsFilesAndACopyInItsOwn) {
     state = run.Describe()["state"];
   }
   EXPECT_EQ(RunJson(moved)["place"], moved);
+  std::ifstream owner(drive_ + "/" + fs::path(*StatesIn(drive_).begin()).stem().string() + ".run");
+  EXPECT_EQ(json::parse(owner), moved);
   fs::copy(moved, root_ + "/copy", fs::copy_options::recursive);
   {
     const CRun copy(json{{"run", root_ + "/copy"}, {"nvme_path", {drive_}}});
@@ -326,6 +464,51 @@ TEST_F(CRunTest, AMovedRunResumesInItsFilesAndACopyInItsOwn) {
   const CRun run(options);
   EXPECT_EQ(run.Describe()["state"], state);
   EXPECT_TRUE(Third(CTraining(run.Create(kHomes[3], drive_), "bf16")) == expected);
+}
+
+/// Has this process at most so many more descriptors.
+class FewDescriptors {
+ public:
+  explicit FewDescriptors(rlim_t more) {
+    EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
+    rlimit now = before_;
+    const int next = ::dup(0);
+    ::close(next);
+    now.rlim_cur = static_cast<rlim_t>(next) + more;
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &now), 0);
+  }
+  FewDescriptors(const FewDescriptors&) = delete;
+  FewDescriptors& operator=(const FewDescriptors&) = delete;
+  ~FewDescriptors() { EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before_), 0); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST_F(CRunTest, ACopyThatLacksDescriptorsOnTheWayLeavesNoStateThatNobodyNames) {
+  TrainTwoSteps(OnDrive(), kHomes[3]);
+  fs::copy(run_, root_ + "/copy", fs::copy_options::recursive);
+  CRun copy(json{{"run", root_ + "/copy"}, {"nvme_path", {drive_}}});
+  int code = PENSTOCK_INTERNAL;
+  for (rlim_t more = 0; code != PENSTOCK_OK && more < 100; ++more) {
+    const FewDescriptors few(more);
+    code = copy.Create(kHomes[3], drive_).code;
+  }
+  EXPECT_EQ(code, PENSTOCK_OK);
+  EXPECT_EQ(copy.Close(), PENSTOCK_OK);
+  EXPECT_EQ(StatesIn(drive_).size(), 2U);  // the original's and the copy's
+}
+
+TEST_F(CRunTest, ARunThatLacksDescriptorsOnTheWayLeavesNoFolder) {
+  int code = PENSTOCK_INTERNAL;
+  for (rlim_t more = 0; code != PENSTOCK_OK && more < 100; ++more) {
+    {
+      const FewDescriptors few(more);
+      code = CRun(json{{"run", root_ + "/around/run"}}).code;
+    }
+    if (code != PENSTOCK_OK) EXPECT_FALSE(fs::exists(root_ + "/around")) << more;
+  }
+  EXPECT_EQ(code, PENSTOCK_OK);
 }
 
 TEST_F(CRunTest, ACommitFailsOnceTheFolderIsGoneAndTheNextStartNamesTheState) {
@@ -350,6 +533,17 @@ TEST_F(CRunTest, ACommitFailsOnceTheFolderIsGoneAndTheNextStartNamesTheState) {
   EXPECT_FALSE(fs::exists(run_));
   const CRun away(json{{"run", root_ + "/away"}, {"nvme_path", {drive_}}});
   EXPECT_EQ(away.Create(kHomes[3], drive_).Describe()["step"], 2);
+}
+
+TEST_F(CRunTest, ARunThatIsLostBeforeItsFirstCommitIsBegunAnew) {
+  InKilledProcess([&] {
+    const auto* const run = new CRun(OnDrive());
+    (new CTraining(run->Create(kHomes[3], drive_), "bf16"))->Fill();
+  });
+  fs::remove_all(run_);
+  ASSERT_EQ(StatesIn(drive_).size(), 1U);
+  const CRun again(OnDrive());
+  EXPECT_EQ(again.code, PENSTOCK_OK) << again.error;
 }
 
 TEST_F(CRunTest, ASnapshotIsResumedAndStaysAsItIs) {

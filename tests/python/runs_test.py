@@ -109,6 +109,31 @@ class RunsKeepWhatBelongsToThem(RunTest):
         run.close()
         subprocess.run(command, check=True)
 
+    def test_a_run_that_cannot_be_described_is_let_go_all_the_same(self) -> None:
+        failing = mock.patch.object(
+            _library.RunHandle, "describe", side_effect=PenstockError("failed")
+        )
+        with failing, self.assertRaisesRegex(PenstockError, "failed"):
+            Run.open(self.named)
+        run = self.opened(self.named)
+        with failing, self.assertRaisesRegex(PenstockError, "failed"):
+            run.close()
+        self.assertTrue(run.closed)
+        self.opened(self.named)
+
+    def test_what_a_run_has_to_say_is_logged(self) -> None:
+        self.committed(nvme_path=self.drive)
+        (state,) = (name for name in self.files(self.drive) if name.endswith(".state"))
+        info = pathlib.Path(self.named, "run.json")
+        text = json.loads(info.read_text())
+        foreign = {"host": "", "paths": [os.path.join(self.drive, "penstock-other.state")]}
+        text["leftovers"] = [{"uuid": text["state"]["uuid"][::-1], "ranks": [foreign]}]
+        info.write_text(json.dumps(text))
+        shutil.copy(os.path.join(self.drive, state), foreign["paths"][0])
+        with self.assertLogs("penstock", "WARNING") as logged:
+            self.opened(self.named, self.drive)
+        self.assertIn("a state without a commit is left behind", logged.output[0])
+
     def test_what_is_no_path_of_a_folder_is_refused_by_its_name(self) -> None:
         odd = ["", b"run", 5, True, [], {}, object(), "\0", "a\0b", "\udc80"]
         for value in odd:
@@ -189,6 +214,18 @@ class RunsKeepWhatBelongsToThem(RunTest):
             optimizer.close()
             self.assertFalse(os.path.exists(self.named))
             self.assertEqual(self.files(self.drive), set())
+
+    def test_a_first_commit_that_was_begun_stays_although_the_end_of_its_training_fails(
+        self,
+    ) -> None:
+        model, optimizer = self.training(commit_every_steps=1)
+        self.step(model, optimizer)
+        with (
+            mock.patch("penstock._weights.Weights.bring_all", side_effect=PenstockError("failed")),
+            self.assertRaisesRegex(PenstockError, "failed"),
+        ):
+            optimizer.close()
+        self.assertIsNotNone(state_of(self.named))
 
     def test_the_folder_of_a_caller_stays_with_what_is_in_it(self) -> None:
         os.mkdir(self.named)

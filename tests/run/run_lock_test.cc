@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -55,6 +56,33 @@ TEST(RunLockTest, AfterAWaitForALockWhoseFileWasRemovedThatOfANewFileIsTaken) {
   ASSERT_TRUE(second->ok()) << second->error().message;
   EXPECT_TRUE(base.Has(kLockName)) << "a lock of a removed file excludes no process";
   EXPECT_TRUE(FailsWith(RunLock::TryTake(base.Open()), ErrorCode::kUnavailable, {"in use"}));
+}
+
+TEST(RunLockTest, AFolderThatWasRenamedMeanwhileIsNotTheOneWhoseLockWasAskedFor) {
+  const TempFolder base;
+  fs::create_directory(base.Path(".copy.unfinished"));
+  const Folder around = base.Open();
+  const Folder unfinished = base.Open(".copy.unfinished");
+  EXPECT_TRUE(RunLock::TryTakeAt(around, ".copy.unfinished", unfinished).ok());
+  fs::rename(base.Path(".copy.unfinished"), base.Path("copy"));
+  EXPECT_TRUE(FailsWith(RunLock::TryTakeAt(around, ".copy.unfinished", unfinished),
+                        ErrorCode::kUnavailable, {".copy.unfinished", "renamed or removed"}));
+  EXPECT_TRUE(RunLock::TryTake(base.Open("copy")).ok()) << "the lock was let go";
+}
+
+TEST(RunLockTest, AChildOfAForkWhileALockIsWaitedForDoesNotHaveItsFile) {
+  const TempFolder base;
+  const std::string path = fs::canonical(base.Path()) / kLockName;
+  std::optional<RunLock> first = RunLock::Take(base.Open()).value();
+  std::thread waits([&] { EXPECT_TRUE(RunLock::Take(base.Open()).ok()); });
+  while (Opened(path) < 2) std::this_thread::yield();
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(static_cast<int>(Opened(path)));
+  first.reset();
+  waits.join();
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(RunLockTest, AReaderWithoutWriteAccessSharesTheExistingLockAndMakesNone) {
