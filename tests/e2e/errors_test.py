@@ -150,8 +150,11 @@ class MessagesTest(harness.PenstockTest):
             self.assertLess(len(line), 1000)
         run = self.trained(make_config(), steps=1)
         info = json.loads(self.read(run, "run.json"))
-        for wrong, said in ((dict(info, seed=[]), "seed"), (dict(info, device=7), "another type"),
-                            ({k: v for k, v in info.items() if k != "model"}, "lacks model"),
+        own = info["training"]
+        for wrong, said in ((dict(info, training=dict(own, seed=[])), "seed"),
+                            (dict(info, training=dict(own, device=7)), "device"),
+                            (dict(info, training={k: v for k, v in own.items() if k != "model"}),
+                             "model"),
                             (None, "beyond all bounds")):
             text = '{"version": 1e' + digits + "}" if wrong is None else json.dumps(wrong)
             with open(os.path.join(run, "run.json"), "w", encoding="utf-8") as file:

@@ -54,14 +54,15 @@ TEST(ProcessDeathTest, ThreadsHaveTheStackThatTheUserAskedForAndNoneTooSmall) {
   }
 }
 
-TEST(ProcessDeathTest, AnExceptionThatEndsAThreadIsOneLineAndAFailureOfALibrary) {
+TEST(ProcessDeathTest, AnExceptionThatEndsAThreadIsNamedByItsTypeInOneLine) {
   EXPECT_EXIT(
       {
         Prepare();
         std::thread([] { throw std::runtime_error("it broke\nin two\n"); }).join();
       },
       testing::ExitedWithCode(3),
-      "^penstock: error: unexpected failure in a library: it broke in two; the program cannot go "
+      "^penstock: error: unexpected failure in a library: std::runtime_error; the program cannot "
+      "go "
       "on, and what was committed is kept\n$");
 }
 
