@@ -103,7 +103,7 @@ class StrictBuilder final : public json::json_sax_t {
     const bool syntax = dynamic_cast<const json::parse_error*>(&error) != nullptr;
     fault_ = FaultHere(syntax ? JsonFault::Kind::kSyntax : JsonFault::Kind::kUnreadable);
     if (syntax) fault_->byte = byte;
-    fault_->parser = syntax ? error.what() : JsonReason(error);
+    if (!syntax) fault_->reason = JsonReason(error);
     return false;
   }
 
@@ -172,6 +172,15 @@ class StrictBuilder final : public json::json_sax_t {
   std::optional<JsonFault> fault_;
 };
 
+/// What no JSON text has at byte number `byte`, from 1.
+std::string UnexpectedAt(std::string_view text, size_t byte) {
+  if (byte == 0 || byte > text.size()) return "it ends too soon";
+  const auto found = static_cast<unsigned char>(text[byte - 1]);
+  if (found >= 0x80) return "a character that is not expected here, or is not UTF-8";
+  if (found < ' ') return "the line ends, or a control character stands, where neither may";
+  return fmt::format("unexpected '{}'", text[byte - 1]);
+}
+
 }  // namespace
 
 std::string JoinJsonPath(std::string path, std::string_view key) {
@@ -186,7 +195,10 @@ std::optional<JsonFault> ParseStrictly(std::string_view text, JsonOptions option
   json::sax_parse(CountingIterator(text.data(), &cursor),
                   CountingIterator(text.data() + text.size(), &cursor), &builder,
                   json::input_format_t::json, /*strict=*/true, options.comments);
-  if (builder.fault()) return builder.fault();
+  if (std::optional<JsonFault> fault = builder.fault()) {
+    if (fault->kind == JsonFault::Kind::kSyntax) fault->reason = UnexpectedAt(text, fault->byte);
+    return fault;
+  }
   *value = builder.TakeValue();
   return std::nullopt;
 }
@@ -203,7 +215,7 @@ Result<json> ParseJsonObject(std::string_view text, const std::string& name, Err
         return MakeError(code, "{} is not JSON: syntax error at byte {} of {}", name, fault->byte,
                          text.size());
       case JsonFault::Kind::kUnreadable:
-        return MakeError(code, "{} cannot be read as JSON ({})", name, fault->parser);
+        return MakeError(code, "{} cannot be read as JSON ({})", name, fault->reason);
       case JsonFault::Kind::kTooDeep:
         return MakeError(code, "{} has values nested deeper than {} levels", name, kDeepestJson);
       case JsonFault::Kind::kDuplicateKey:

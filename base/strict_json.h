@@ -26,8 +26,8 @@ struct JsonFault {
   /// The last byte that was read, from 1. A byte behind the last one: the text ends too soon.
   size_t byte = 0;
   size_t line = 0;  ///< kTooDeep, kDuplicateKey: the line of that byte, from 1
-  /// What the parser says, of kSyntax; JsonReason of kUnreadable (a number beyond all bounds).
-  std::string parser = {};
+  /// What is wrong there, of kSyntax and kUnreadable (a number beyond all bounds), in our words.
+  std::string reason = {};
   std::string key = {};   ///< kDuplicateKey: the key
   std::string path = {};  ///< kDuplicateKey: its path, as in JsonLines
   size_t first_line = 0;  ///< kDuplicateKey: the first line of the key

@@ -5,6 +5,8 @@
 #include <new>
 #include <utility>
 
+#include "base/exception_name.h"
+
 namespace penstock::comm {
 namespace {
 
@@ -22,6 +24,8 @@ constexpr Bytes kNoteSize{sizeof(GlooNote)};
 
 /// Thrown where an abort ends a wait.
 struct Aborted {};
+
+constexpr const char* kConnectionEnded = "its connection ended";
 
 void AwaitReceived(GlooMesh::Buffer& buffer) {
   if (!buffer.waitRecv(nullptr, kForEver)) throw Aborted();
@@ -52,9 +56,9 @@ Status GlooExchanger::MakePeers() {
     peer->farewell_to = mesh_->NewBuffer(&farewell_, kNoteSize);
     try {
       peer->farewell_from->recv(static_cast<int>(rank), kFarewell);
-    } catch (const std::exception& exception) {
+    } catch (const std::exception&) {
       return MakeError(ErrorCode::kUnavailable, "gloo: rank {} has ended: {}", rank,
-                       GlooText(exception));
+                       kConnectionEnded);
     }
     peers_.push_back(std::move(peer));
   }
@@ -110,7 +114,8 @@ Status GlooExchanger::TryAttempt(const Exchange& exchange) {
   } catch (const std::bad_alloc&) {
     return MakeError(ErrorCode::kOutOfMemory, "an exchange: the host has no memory left");
   } catch (const std::exception& exception) {
-    return MakeError(ErrorCode::kUnavailable, "an exchange: {}", exception.what());
+    return MakeError(ErrorCode::kUnavailable, "an exchange: unexpected failure in Gloo: {}",
+                     ExceptionName(exception));
   }
 }
 
@@ -182,19 +187,19 @@ Status GlooExchanger::With(Peer& peer, const Exchange& exchange, Work work) {
   } catch (const std::bad_alloc&) {
     return MakeError(ErrorCode::kOutOfMemory, "{}: the host has no memory left",
                      ToString(exchange));
-  } catch (const std::exception& exception) {
+  } catch (const std::exception&) {
     return MakeError(ErrorCode::kUnavailable, "{}: rank {} has ended: {}", ToString(exchange),
-                     peer.rank, WhyEnded(peer, exception));
+                     peer.rank, WhyEnded(peer));
   }
 }
 
-std::string GlooExchanger::WhyEnded(Peer& peer, const std::exception& exception) const {
+std::string GlooExchanger::WhyEnded(Peer& peer) const {
   try {
     if (peer.farewell_from->waitRecv(nullptr, kFarewellTimeout)) return peer.farewell.Text();
   } catch (const std::exception&) {
     // The connection ended without it.
   }
-  return GlooText(exception);
+  return kConnectionEnded;
 }
 
 void GlooExchanger::Leave(const Error& why) {

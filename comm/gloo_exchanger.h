@@ -65,7 +65,7 @@ class GlooExchanger final : public Exchanger {
   template <typename Work>
   Status With(Peer& peer, const Exchange& exchange, Work work);
   /// Why a rank has ended, in its own words if it left any.
-  std::string WhyEnded(Peer& peer, const std::exception& exception) const;
+  std::string WhyEnded(Peer& peer) const;
   /// Tells the others why, and closes the connections. Once, while no exchange runs.
   void Leave(const Error& why);
 

@@ -24,12 +24,6 @@ bool PipeSignalIsIgnored() {
 
 }  // namespace
 
-std::string GlooText(const std::exception& exception) {
-  const std::string text = exception.what();
-  const size_t end = text.find("] ");
-  return text.starts_with('[') && end != std::string::npos ? text.substr(end + 2) : text;
-}
-
 Result<std::unique_ptr<GlooMesh>> GlooMesh::Connect(Job& job) {
   const World& world = job.world();
   std::unique_ptr<GlooMesh> mesh(new GlooMesh(world.size, world.rank));
@@ -54,9 +48,10 @@ Result<std::string> GlooMesh::Listen(const std::string& address) {
       addresses.append(bytes.data(), bytes.size());
     }
     return addresses;
-  } catch (const std::exception& exception) {
-    return MakeError(ErrorCode::kUnavailable, "gloo: listening on {}: {}", address,
-                     GlooText(exception));
+  } catch (const std::exception&) {
+    return MakeError(ErrorCode::kUnavailable,
+                     "gloo: nothing can listen on {}; check that it is an address of this host",
+                     address);
   }
 }
 
@@ -78,9 +73,11 @@ Status GlooMesh::ConnectTo(uint32_t rank, const std::string& addresses) {
   try {
     context_->getPair(static_cast<int>(rank))->connect({mine.begin(), mine.end()});
     return {};
-  } catch (const std::exception& exception) {
-    return MakeError(ErrorCode::kUnavailable, "gloo: connecting to rank {}: {}", rank,
-                     GlooText(exception));
+  } catch (const std::exception&) {
+    return MakeError(ErrorCode::kUnavailable,
+                     "gloo: rank {} cannot be reached; check that it runs and that no firewall is "
+                     "between",
+                     rank);
   }
 }
 

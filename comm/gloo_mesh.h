@@ -12,7 +12,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -51,8 +50,5 @@ class GlooMesh {
   const uint32_t rank_;
   std::shared_ptr<gloo::transport::Context> context_;  ///< null with one rank
 };
-
-/// What Gloo says, without the place in its source.
-std::string GlooText(const std::exception& exception);
 
 }  // namespace penstock::comm

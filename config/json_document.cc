@@ -21,17 +21,6 @@ std::string PositionOf(std::string_view text, size_t count) {
   return fmt::format("{}:{}", line, before.size() - line_start + 1);
 }
 
-/// The library's message without its tag and position, on one line of bounded length.
-std::string Explain(std::string_view what) {
-  for (const std::string_view mark : {"] ", "parse error at line ", ": "}) {
-    const size_t at = what.find(mark);
-    if (at == std::string_view::npos) break;
-    what.remove_prefix(at + mark.size());
-  }
-  constexpr size_t kMaxLength = 300;
-  return fmt::format("{}{}", what.substr(0, kMaxLength), what.size() > kMaxLength ? "..." : "");
-}
-
 /// Returns the number of the last character before character number `count` of `text`, from 1, that
 /// is not in spaces or comments, or 0. Up to there the parser has read the text without an error.
 size_t PrecedingCharacter(std::string_view text, size_t count) {
@@ -86,7 +75,7 @@ Error Refusal(const std::string& name, const std::string& text, const JsonFault&
                        fault.line, json(fault.path).dump(), fault.first_line);
   }
   return MakeError(ErrorCode::kInvalidArgument, "{}:{}: not valid JSON: {}", name,
-                   PositionOf(text, fault.byte), Explain(fault.parser));
+                   PositionOf(text, fault.byte), fault.reason);
 }
 
 void MergeInto(json& target, json&& source) {

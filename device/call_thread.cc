@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/exception_name.h"
 #include "base/thread.h"
 
 namespace penstock::device {
@@ -65,7 +66,7 @@ void CallThread::Execute(Call&& call) const {
   try {
     held.function();
   } catch (const std::exception& exception) {
-    PENSTOCK_CHECK(false, "stream {}: a call has thrown: {}", stream_, exception.what());
+    PENSTOCK_CHECK(false, "stream {}: a call has thrown: {}", stream_, ExceptionName(exception));
   } catch (...) {
     PENSTOCK_CHECK(false, "stream {}: a call has thrown", stream_);
   }

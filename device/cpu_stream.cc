@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/denormals.h"
+#include "base/exception_name.h"
 #include "base/thread.h"
 
 namespace penstock::device {
@@ -167,7 +168,7 @@ void ThreadStream::Execute(const Command& command) {
   } catch (const std::bad_alloc&) {
     Fail(command, ErrorCode::kOutOfMemory, "the host has no memory left");
   } catch (const std::exception& exception) {
-    Fail(command, ErrorCode::kUnavailable, exception.what());
+    Fail(command, ErrorCode::kUnavailable, ExceptionName(exception).c_str());
   } catch (...) {
     Fail(command, ErrorCode::kUnavailable, "an exception of an unknown type");
   }

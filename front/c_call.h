@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "base/denormals.h"
+#include "base/exception_name.h"
 #include "base/result.h"
 #include "front/engine_handle.h"
 #include "front/penstock.h"
@@ -44,7 +45,7 @@ int Guard(Function function) {
   } catch (const std::bad_alloc&) {
     return Fail(PENSTOCK_OUT_OF_MEMORY, "the host has no memory left");
   } catch (const std::exception& error) {
-    return Fail(PENSTOCK_INTERNAL, error.what());
+    return Fail(PENSTOCK_INTERNAL, "unexpected failure in a library: " + ExceptionName(error));
   }
 }
 

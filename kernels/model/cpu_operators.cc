@@ -70,7 +70,8 @@ Result<std::unique_ptr<CpuOperatorParts>> MakeParts(const OperatorOptions& optio
   } catch (const dnnl::error& error) {
     const bool memory = error.status == dnnl_out_of_memory;
     return MakeError(memory ? ErrorCode::kOutOfMemory : ErrorCode::kUnavailable,
-                     "operators: oneDNN cannot make a matrix product: {}", error.what());
+                     "operators: oneDNN cannot make a matrix product: its status is {}",
+                     static_cast<int>(error.status));
   } catch (const std::bad_alloc&) {
     return MakeError(ErrorCode::kOutOfMemory, "operators: no memory for the matrix products");
   }

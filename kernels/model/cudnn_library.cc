@@ -60,9 +60,11 @@ template <typename F>
 auto Caught(F f) -> decltype(f()) {
   try {
     return f();
-  } catch (const std::exception& exception) {
-    return MakeError(ErrorCode::kUnavailable, "{}: {}; install another version of cuDNN 9, {}",
-                     kNeed, exception.what(), kWithoutCudnn);
+  } catch (const std::exception&) {
+    return MakeError(ErrorCode::kUnavailable,
+                     "{}: it lacks functions that this program calls; install another version of "
+                     "cuDNN 9, {}",
+                     kNeed, kWithoutCudnn);
   }
 }
 

@@ -47,7 +47,7 @@ def _read_config(folder: pathlib.Path) -> Mapping[str, Any]:
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise InvalidArgumentError(f"{folder}/config.json: {error}") from None
+        raise InvalidArgumentError(f"{folder}/config.json: {error.strerror}") from None
     return config if isinstance(config, Mapping) else {}
 
 
@@ -68,7 +68,10 @@ def _from_module(folder: pathlib.Path, architecture: str, dtype: str) -> Model:
         with torch.device("meta"):
             module = made(config)
     except (OSError, ValueError, TypeError) as error:
-        raise InvalidArgumentError(f"{folder}/config.json: {error}") from None
+        raise InvalidArgumentError(
+            f"{folder}/config.json: transformers {transformers.__version__} makes no "
+            f"{architecture} of it ({type(error).__name__})"
+        ) from error
     types = {name: type_ for type_, name in _dtypes.NAMES.items()}
     module = module.to(types[dtype])
     parameters = [p for p in module.parameters() if p.numel() > 0]
@@ -82,22 +85,25 @@ def _read_head(file: pathlib.Path) -> dict[str, list[int]]:
         with open(file, "rb") as opened:
             (length,) = struct.unpack("<Q", opened.read(8))
             if length > _MOST_HEAD:
-                raise ValueError(f"its head would have {length} bytes")
+                raise ValueError
             head = json.loads(opened.read(length))
         tensors = {name: entry["shape"] for name, entry in head.items() if name != "__metadata__"}
         if not all(isinstance(n, int) and n >= 0 for shape in tensors.values() for n in shape):
-            raise ValueError("a shape is none")
+            raise ValueError
         return tensors
+    except OSError as error:
+        raise InvalidArgumentError(f"{file} cannot be read: {error.strerror}") from None
     except (
-        OSError,
         ValueError,
         KeyError,
         TypeError,
         AttributeError,
         RecursionError,
         struct.error,
-    ) as error:
-        raise InvalidArgumentError(f"{file}: not a file of safetensors: {error}") from None
+    ):
+        raise InvalidArgumentError(
+            f"{file}: not a file of safetensors: its head is cut off or damaged"
+        ) from None
 
 
 def _from_files(files: Sequence[pathlib.Path], dtype: str) -> Model:

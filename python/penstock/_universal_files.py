@@ -36,8 +36,10 @@ def load_file(path: pathlib.Path) -> Any:
             f"penstock: {path} is missing; the checkpoint has no such state, or not of this model"
         ) from None
     except Exception as error:  # torch raises many kinds of exceptions
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CorruptionError(f"penstock: {path} cannot be read: {reason}") from None
+        raise CorruptionError(
+            f"penstock: {path} cannot be read by torch.load ({type(error).__name__}): it is damaged, "
+            "or has more than tensors"
+        ) from None
 
 
 def _folder_of(folder: pathlib.Path) -> pathlib.Path:

@@ -13,9 +13,10 @@ using ::testing::Not;
 using ::testing::StartsWith;
 
 TEST(ConfigStrictTest, BrokenJsonGivesSourceLineAndColumn) {
-  EXPECT_THAT(Refused("{\n  \"a\": 1,\n  \"b\" 2\n}"), StartsWith("ds.json:3:7: not valid JSON: "));
-  EXPECT_THAT(Refused(""), StartsWith("ds.json:1:1: not valid JSON: "));
-  EXPECT_THAT(Refused("{\"a\": 1;}"), StartsWith("ds.json:1:8: not valid JSON: "));
+  EXPECT_THAT(Refused("{\n  \"a\": 1,\n  \"b\" 2\n}"),
+              StartsWith("ds.json:3:7: not valid JSON: unexpected '2'"));
+  EXPECT_THAT(Refused(""), StartsWith("ds.json:1:1: not valid JSON: it ends too soon"));
+  EXPECT_THAT(Refused("{\"a\": 1;}"), StartsWith("ds.json:1:8: not valid JSON: unexpected ';'"));
   EXPECT_THAT(Refused("{\n\"a\": 1e400}"),
               AllOf(StartsWith("ds.json:2:"), HasSubstr("a number is beyond all bounds")));
   EXPECT_THAT(Refused("{\"gradient_clipping\": NaN}"), HasSubstr("not valid JSON"));

@@ -28,7 +28,7 @@ TEST_F(CpuFailureTest, AnExceptionInAKernelIsTheStatusOfTheStreamForEver) {
     ASSERT_FALSE(status.ok());
     EXPECT_EQ(status.error().code, ErrorCode::kUnavailable);
     EXPECT_THAT(status.error().message,
-                AllOf(HasSubstr("compute"), HasSubstr("no primitive for this shape")));
+                AllOf(HasSubstr("compute"), HasSubstr("std::runtime_error")));
   }
 }
 
@@ -105,11 +105,11 @@ TEST_F(CpuFailureTest, NoThreadHangsOnAnEventAfterAFailureAndOtherStreamsContinu
 
 TEST_F(CpuFailureTest, TheFirstFailureIsTheOneThatIsReported) {
   auto stream = NewStream("compute");
-  stream->Launch([] { throw std::runtime_error("first"); });
-  stream->Launch([] { throw std::runtime_error("second"); });
+  stream->Launch([] { throw std::length_error("first"); });
+  stream->Launch([] { throw std::out_of_range("second"); });
   const Status status = stream->Synchronize();
   ASSERT_FALSE(status.ok());
-  EXPECT_THAT(status.error().message, HasSubstr("first"));
+  EXPECT_THAT(status.error().message, HasSubstr("std::length_error"));
 }
 
 TEST_F(CpuFailureTest, AnErrorOfATransferIsTheStatusOfTheStreamAsItIs) {
@@ -130,7 +130,7 @@ TEST_F(CpuFailureTest, AnExceptionInATransferIsItsFailureToo) {
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kUnavailable);
   EXPECT_THAT(status.error().message,
-              AllOf(HasSubstr("comm"), HasSubstr("transfer"), HasSubstr("the socket is closed")));
+              AllOf(HasSubstr("comm"), HasSubstr("transfer"), HasSubstr("std::runtime_error")));
 }
 
 TEST_F(CpuFailureTest, WorkBehindAFailedTransferIsSkippedAndCallsAreNot) {
@@ -206,7 +206,7 @@ TEST_F(CpuMisuseDeathTest, ACallThatThrowsIsABug) {
         stream->Call([] { throw std::runtime_error("oops"); });
         (void)stream->Synchronize();
       },
-      "a call has thrown: oops");
+      "a call has thrown: std::runtime_error");
 }
 
 }  // namespace

@@ -152,8 +152,14 @@ class CommandsTest(PackageTest):
 
     def test_a_run_that_a_process_holds_is_refused_as_in_use_and_stays(self):
         for kind in ("optimizer", "module"):
-            run = self.held(run=self.path(kind), nvme_path=[self.nvme], kind=kind)
+            run = self.held(run=self.path(kind), nvme_path=[self.nvme], kind=kind, snapshots=["kept"])
             before = self.everything(run, self.nvme)
+            outcome = harness.penstock("inspect", run)  # which lists the files all the same
+            self.assertEqual(outcome.code, 3, str(outcome))
+            self.assertIn("in use", outcome.stderr)
+            self.assertIn("which writes no rows", self.says("numerics", run))
+            self.assertIn("step 2", self.says("snapshots", run))
+            self.assertEqual(self.step_of(run + "/snapshots/kept"), 2)
             self.assertIn("in use", self.one_line("clean", run, "--yes", code=3))
             self.assertIn(f'is a run of the Python package ({kind}): the program that trains it takes '
                           'snapshots while it runs: call snapshot("mine") there',

@@ -1,9 +1,13 @@
 #include "tools/cli/cli_checks.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "base/result.h"
 
@@ -50,6 +54,18 @@ CLI::Validator RealCheck(RealRange range) {
         return number.ok() ? std::string() : number.error().message;
       },
       "NUMBER");
+}
+
+CLI::Validator OneOf(std::vector<std::string> words) {
+  const std::string listed = fmt::format("{}", fmt::join(words, ","));
+  return CLI::Validator(
+      [words = std::move(words)](std::string& text) {
+        if (std::ranges::find(words, text) != words.end()) return std::string();
+        return words.size() == 1
+                   ? fmt::format("\"{}\" is not {}", text, words.front())
+                   : fmt::format("\"{}\" is none of {}", text, fmt::join(words, ", "));
+      },
+      "{" + listed + "}");
 }
 
 CLI::Validator NameCheck() {

@@ -11,6 +11,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "base/units.h"
@@ -40,6 +41,9 @@ CLI::Validator RealCheck(RealRange range = {});
 /// Return what a text says that SizeCheck or WholeCheck has let through; nothing if it is empty.
 std::optional<Bytes> SizeOrNone(const std::string& text);
 std::optional<uint64_t> NumberOrNone(const std::string& text);
+
+/// Refuses what is none of these words.
+CLI::Validator OneOf(std::vector<std::string> words);
 
 /// Refuses a path or a name that is empty, as the value of a shell variable that is not set is.
 CLI::Validator NameCheck();

@@ -41,7 +41,7 @@ Result<GivenDrive> ParseDrive(const std::string& text) {
 void AddMachine(CLI::App* plan, PlanArguments* arguments) {
   plan->add_option("--device", arguments->device,
                    "cpu, cuda or auto; this machine need not have it")
-      ->check(CLI::IsMember({"cpu", "cuda", "auto"}))
+      ->check(OneOf({"cpu", "cuda", "auto"}))
       ->capture_default_str();
   AddRanks(*plan, &arguments->ranks);
   plan->add_option("--device-memory", arguments->device_memory, "64MiB, 1GiB or bytes")
@@ -116,9 +116,9 @@ Status CheckConfigs(const PlanCommand& options) {
 void AddSizing(CLI::App* plan, PlanArguments* arguments) {
   plan->add_option("--choose", arguments->choose,
                    "speed or memory: compare placements and micro-batches, the best first")
-      ->check(CLI::IsMember({"speed", "memory"}));
+      ->check(OneOf({"speed", "memory"}));
   plan->add_option("--as", arguments->as, "deepspeed: the results of DeepSpeed's estimator")
-      ->check(CLI::IsMember({"deepspeed"}));
+      ->check(OneOf({"deepspeed"}));
   plan->add_option("--topologies", arguments->topologies,
                    "ways for the ranks to share the model; FILE: those of a CSV file")
       ->expected(0, 1);

@@ -8,8 +8,10 @@
 #include <exception>
 #include <new>
 
+#include "base/exception_name.h"
 #include "base/message_text.h"
 #include "tools/cli/cli_commands.h"
+#include "tools/cli/usage_mistake.h"
 #include "tools/inspect.h"
 #include "tools/snapshot_commands.h"
 #include "train/process/log.h"
@@ -28,15 +30,6 @@ std::vector<std::string> CommandsOf(const CLI::App& app) {
 Error UnknownCommand(const std::string& name, const std::vector<std::string>& names) {
   return MakeError(ErrorCode::kInvalidArgument, "unknown command {}; there are {} and {}", name,
                    fmt::join(names.begin(), names.end() - 1, ", "), names.back());
-}
-
-/// The first option that the command does not have, or nothing.
-std::string UnknownOption(const CLI::App& app) {
-  for (const std::string& word : app.remaining(true)) {
-    if (word == "--") break;
-    if (word.starts_with('-') && word.size() > 1) return word;
-  }
-  return "";
 }
 
 int ExecuteTool(const ExportCommand& options) { return PrintOrReport(RunExport(options)); }
@@ -117,14 +110,12 @@ Result<std::optional<PrintText>> ReadArguments(CLI::App& app,
     return std::optional<PrintText>();
   } catch (const CLI::CallForHelp&) {
     return std::optional(PrintText{app.help()});
-  } catch (const CLI::CallForVersion& version) {
-    return std::optional(PrintText{std::string(version.what()) + "\n"});
+  } catch (const CLI::CallForVersion&) {
+    return std::optional(PrintText{app.version() + "\n"});
   } catch (const CLI::ParseError& error) {
-    // An unknown option comes before what is missing, which may be what was meant by it.
-    const std::string unknown = UnknownOption(app);
     const auto commands = app.get_subcommands();
     return MakeError(ErrorCode::kInvalidArgument, "{}; penstock {}--help lists the options",
-                     unknown.empty() ? MessageLine(error.what()) : "unknown option " + unknown,
+                     MistakeIn(app, error),
                      commands.empty() ? "" : commands.front()->get_name() + " ");
   }
 }
@@ -153,7 +144,7 @@ int RunProgram(const std::function<int()>& program) noexcept {
                                  "--host-memory"));
   } catch (const std::exception& error) {
     return ReportError(
-        MakeError(ErrorCode::kIo, "unexpected failure in a library: {}", error.what()));
+        MakeError(ErrorCode::kIo, "unexpected failure in a library: {}", ExceptionName(error)));
   }
 }
 

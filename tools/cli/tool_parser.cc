@@ -33,7 +33,7 @@ CLI::App* AddExport(CLI::App& app, ExportArguments* arguments) {
       ->required()
       ->check(NameCheck());
   command->add_option("--dtype", arguments->dtype, "fp32, bf16 or fp16")
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+      ->check(OneOf({"fp32", "bf16", "fp16"}))
       ->capture_default_str();
   return command;
 }

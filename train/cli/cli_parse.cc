@@ -55,7 +55,7 @@ CLI::App* AddTrain(CLI::App& app, TrainArguments* arguments) {
   train->add_option("--seed", arguments->seed, "seed of weights and data order (default: 0)")
       ->check(WholeCheck());
   train->add_option("--device", arguments->device, "cpu, cuda or auto")
-      ->check(CLI::IsMember({"cpu", "cuda", "auto"}))
+      ->check(OneOf({"cpu", "cuda", "auto"}))
       ->capture_default_str();
   train->add_option("--device-memory", arguments->device_memory, "64MiB, 1GiB or bytes")
       ->check(SizeCheck());
@@ -64,9 +64,9 @@ CLI::App* AddTrain(CLI::App& app, TrainArguments* arguments) {
   train->add_option("--sequence-length", arguments->sequence_length, "tokens in a row")
       ->check(WholeCheck({.low = 1}));
   train->add_option("--data-order", arguments->data_order, "shuffle (default) or sequential")
-      ->check(CLI::IsMember({"shuffle", "sequential"}));
+      ->check(OneOf({"shuffle", "sequential"}));
   train->add_option("--init", arguments->init, "random: new weights, even if --model has some")
-      ->check(CLI::IsMember({"random"}));
+      ->check(OneOf({"random"}));
   train->add_flag("--resume", options.resume, "resume from the last commit");
   train->add_option("--resume-from", options.resume_from, "resume from a snapshot of the run")
       ->check(NameCheck());
@@ -145,7 +145,7 @@ CLI::App* AddReplay(CLI::App& app, ReplayArguments* arguments) {
       ->required()
       ->check(WholeCheck({.low = 1, .high = kLastStepNumber}));
   command->add_option("--dtype", arguments->dtype, "fp32: compute in fp32 (default: as the run)")
-      ->check(CLI::IsMember({"fp32"}));
+      ->check(OneOf({"fp32"}));
   command
       ->add_option("--scratch", options.scratch,
                    "folder for the replay's state, which is removed at the end (default: RUN)")

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include "train/plan/step_floors.h"
 
 namespace penstock::train {
 namespace {
@@ -126,14 +126,13 @@ const char* ToString(StepBound bound) {
 
 std::optional<double> DriveSeconds(const StepFigures& figures,
                                    const std::optional<aio::SimulatedDrive>& speed) {
-  if (figures.read_bytes + figures.write_bytes <= 0) return 0;
-  if (!speed) return std::nullopt;
-  const auto seconds = [](double bytes, double gbps) {
-    return gbps > 0 ? bytes / (gbps * 1e9) : 0;
-  };
-  if (speed->shared) return seconds(figures.read_bytes + figures.write_bytes, speed->read_gbps);
-  return std::max(seconds(figures.read_bytes, speed->read_gbps),
-                  seconds(figures.write_bytes, speed->write_gbps));
+  std::optional<sim::DriveSpeed> drive;
+  if (speed) {
+    drive = {.read_bytes_a_second = speed->read_gbps * 1e9,
+             .write_bytes_a_second = speed->write_gbps * 1e9,
+             .shared = speed->shared};
+  }
+  return DriveTime(figures.read_bytes, figures.write_bytes, drive);
 }
 
 StepBound FindBound(const StepFigures& figures, const std::optional<double>& drive_s) {
@@ -144,8 +143,12 @@ StepBound FindBound(const StepFigures& figures, const std::optional<double>& dri
   if (shares.communication >= kMuchWaiting && shares.communication >= shares.wait) {
     return StepBound::kCommunication;
   }
-  if (shares.optimizer >= kMuchUpdating &&
-      shares.optimizer > std::max(shares.compute, shares.drive.value_or(0))) {
+  const LongestFloor longest = LongestOf({.compute = figures.compute_s,
+                                          .drive = drive_s,
+                                          .update = figures.optimizer_s,
+                                          .copies = {},
+                                          .link = {}});
+  if (shares.optimizer >= kMuchUpdating && longest.resource == StepResource::kOptimizer) {
     return StepBound::kOptimizer;
   }
   const std::optional<double> ratio = shares.ratio();

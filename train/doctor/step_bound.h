@@ -1,4 +1,6 @@
-// What bounded the steps of a run, from sums over its rows. The rules stand in docs/doctor.md.
+// What bounded the steps of a run, from sums over its rows. The rules stand in docs/doctor.md: the
+// floors of a step are the plan's (train/plan/step_floors.h), with what was measured in place of
+// what is predicted.
 //
 // Plain values; threads: any.
 #pragma once
@@ -40,8 +42,7 @@ enum class StepBound {
 };
 const char* ToString(StepBound bound);
 
-/// Returns the seconds that a drive of this speed needs for the bytes of the steps: 0 if there are
-/// none or if it has no limit, nothing if the speed is not known.
+/// DriveTime of the bytes of the steps; a drive without a limit needs none.
 std::optional<double> DriveSeconds(const StepFigures& figures,
                                    const std::optional<aio::SimulatedDrive>& speed);
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <utility>
 
 #include "train/plan/compute_cost.h"
 
@@ -44,13 +43,6 @@ std::optional<double> CopyTime(const StepEstimate& step, const MachineSpeed& spe
   return copied * speed.copy_byte.value_or(0);
 }
 
-std::optional<double> DriveTime(const StepEstimate& step, const MachineSpeed& speed) {
-  if (step.read_bytes + step.write_bytes == 0) return 0.0;
-  if (!speed.drive) return {};
-  return sim::TimeOf(*speed.drive, static_cast<double>(step.read_bytes),
-                     static_cast<double>(step.write_bytes));
-}
-
 std::optional<double> LinkTime(const StepEstimate& step, const MachineSpeed& speed) {
   if (step.link_bytes == 0) return 0.0;
   if (!speed.link) return {};
@@ -58,6 +50,39 @@ std::optional<double> LinkTime(const StepEstimate& step, const MachineSpeed& spe
 }
 
 }  // namespace
+
+const char* ToString(StepResource resource) {
+  switch (resource) {
+    case StepResource::kCompute:
+      return "compute";
+    case StepResource::kDrive:
+      return "drive";
+    case StepResource::kOptimizer:
+      return "optimizer";
+    case StepResource::kCopies:
+      return "copies";
+    case StepResource::kLink:
+      return "link";
+  }
+  return "?";
+}
+
+LongestFloor LongestOf(const StepFloors& floors) {
+  const std::array<LongestFloor, 5> all = {
+      LongestFloor{floors.compute.value_or(0), StepResource::kCompute},
+      LongestFloor{floors.drive.value_or(0), StepResource::kDrive},
+      LongestFloor{floors.update.value_or(0), StepResource::kOptimizer},
+      LongestFloor{floors.copies.value_or(0), StepResource::kCopies},
+      LongestFloor{floors.link.value_or(0), StepResource::kLink}};
+  return *std::ranges::max_element(all, {}, &LongestFloor::seconds);
+}
+
+std::optional<double> DriveTime(double read_bytes, double write_bytes,
+                                const std::optional<sim::DriveSpeed>& speed) {
+  if (read_bytes + write_bytes <= 0) return 0.0;
+  if (!speed) return {};
+  return sim::TimeOf(*speed, read_bytes, write_bytes);
+}
 
 double SlowedBy(const PlannedTraining& training, const MachineSpeed& speed) {
   if (training.kind != device::Kind::kCpu) return 1;
@@ -70,19 +95,15 @@ void SetFloors(const PlannedTraining& training, const offload::ShardLayout& layo
   const std::optional<Work> updates = Updates(training, layout, speed);
   StepFloors& floors = step.floors;
   floors = {.compute = ComputeTime(training, layout, speed),
-            .drive = DriveTime(step, speed),
+            .drive = DriveTime(static_cast<double>(step.read_bytes),
+                               static_cast<double>(step.write_bytes), speed.drive),
             .copies = CopyTime(step, speed),
             .link = LinkTime(step, speed)};
   if (updates) floors.update = updates->Time();
   if (!floors.compute || !floors.drive) return;
-  using Floor = std::pair<double, const char*>;
-  const std::array<Floor, 5> all = {
-      Floor{*floors.compute, "compute"}, Floor{*floors.drive, "drive"},
-      Floor{floors.update.value_or(0), "optimizer"}, Floor{floors.copies.value_or(0), "copies"},
-      Floor{floors.link.value_or(0), "link"}};
-  const Floor& highest = *std::ranges::max_element(all, {}, &Floor::first);
-  step.floor_s = highest.first;
-  step.bound_by = highest.second;
+  const LongestFloor longest = LongestOf(floors);
+  step.floor_s = longest.seconds;
+  step.bound_by = ToString(longest.resource);
   if (training.kind != device::Kind::kCpu) return;
   const double computing =
       *floors.compute * std::min<double>(training.config.compute_threads, speed.cores);
@@ -90,9 +111,10 @@ void SetFloors(const PlannedTraining& training, const offload::ShardLayout& layo
   const double moving = floors.copies.value_or(0) +
                         static_cast<double>(step.read_bytes + step.write_bytes) * speed.io_byte;
   const double shared = (computing + updating + moving) / speed.cores;
-  if (shared <= highest.first) return;
+  if (shared <= longest.seconds) return;
   step.floor_s = shared;
-  step.bound_by = computing >= updating ? "compute" : "optimizer";
+  step.bound_by =
+      ToString(computing >= updating ? StepResource::kCompute : StepResource::kOptimizer);
 }
 
 }  // namespace penstock::train

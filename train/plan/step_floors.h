@@ -3,9 +3,29 @@
 // Plain functions.
 #pragma once
 
+#include <optional>
+
+#include "sim/drive.h"
 #include "train/plan/step_estimate.h"
 
 namespace penstock::train {
+
+enum class StepResource { kCompute, kDrive, kOptimizer, kCopies, kLink };
+/// "compute", "drive", "optimizer", "copies", "link".
+const char* ToString(StepResource resource);
+
+/// What a step waits for in the end, planned or made: the resource that is busy the longest.
+struct LongestFloor {
+  double seconds = 0;
+  StepResource resource = StepResource::kCompute;
+};
+/// Finds it among those whose time is known.
+LongestFloor LongestOf(const StepFloors& floors);
+
+/// Returns the time of a drive for the bytes of a step: 0 if there are none, nothing if its speed
+/// is not known.
+std::optional<double> DriveTime(double read_bytes, double write_bytes,
+                                const std::optional<sim::DriveSpeed>& speed);
 
 /// Returns how many times as long computation takes on the CPU device if its threads have to share
 /// fewer cores, those of this rank; else 1.

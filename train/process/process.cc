@@ -15,6 +15,7 @@
 #include <new>
 #include <string_view>
 
+#include "base/exception_name.h"
 #include "base/message_text.h"
 #include "base/units.h"
 #include "train/process/log.h"
@@ -119,7 +120,7 @@ void KeepToAddressSpace() {
     EndWith(ErrorCode::kOutOfMemory,
             "the machine has no memory left; lower --device-memory or --host-memory");
   } catch (const std::exception& exception) {
-    EndWith(ErrorCode::kIo, kUnexpected, exception.what());
+    EndWith(ErrorCode::kIo, kUnexpected, ExceptionName(exception));
   } catch (...) {
     EndWith(ErrorCode::kIo, kUnexpected);
   }

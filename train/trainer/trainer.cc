@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/exception_name.h"
 #include "run/observers/kept_folder.h"
 #include "train/loop/rank_notes.h"
 #include "train/loop/run_failure.h"
@@ -138,7 +139,8 @@ Result<std::optional<RunSummary>> Train(const TrainOptions& given, ModelFamilies
     if (!outcome.ok() && !ranks->first()) std::_Exit(ExitCode(outcome.error().code));
     return outcome;
   } catch (const std::exception& exception) {
-    ranks->Tell(MakeError(ErrorCode::kIo, "unexpected failure in a library: {}", exception.what()));
+    ranks->Tell(
+        MakeError(ErrorCode::kIo, "unexpected failure in a library: {}", ExceptionName(exception)));
     throw;
   }
 }

@@ -244,7 +244,8 @@ TEST_P(BadCommandLine, IsOneLineThatNamesTheMistakeAndExitsWithTwo) {
 INSTANTIATE_TEST_SUITE_P(
     Lines, BadCommandLine,
     ::testing::Values(
-        BadLine{{}, "subcommand"}, BadLine{{"trian"}, "trian"}, BadLine{{"train"}, "required"},
+        BadLine{{}, "a command is required"}, BadLine{{"trian"}, "trian"},
+        BadLine{{"train"}, "required"},
         BadLine{{"train", "--model", "m", "--config", "c", "--data", "d"}, "--out"},
         BadLine{Train({"--stpes", "3"}), "--stpes"}, BadLine{Train({"--steps", "-1"}), "--steps"},
         BadLine{Train({"--steps", "many"}), "--steps"}, BadLine{Train({"--device", "tpu"}), "tpu"},
@@ -273,8 +274,16 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{{"launch", "--ranks", "2", "--", "train", "--stpes"}, "--stpes"},
         BadLine{{"tune", "--nvme-path", "p", "--size", "1GB"}, "1GB"},
         BadLine{{"export", "run"}, "--to"},
-        BadLine{{"export", "run", "--to", "x", "--dtype", "int8"}, "int8 not in {fp32,bf16,fp16}"},
-        BadLine{{"export", "run", "--to", "x", "--dtype", "2"}, "2 not in {fp32,bf16,fp16}"},
+        BadLine{{"export", "run", "--to", "x", "--dtype", "int8"},
+                "\"int8\" is none of fp32, bf16, fp16"},
+        BadLine{{"export", "run", "--to", "x", "--dtype", "2"},
+                "\"2\" is none of fp32, bf16, fp16"},
+        BadLine{Train({"--steps"}), "--steps needs a value"},
+        BadLine{Train({"--steps", "1", "--steps", "2"}), "--steps is given more than once"},
+        BadLine{Train({"--data-loader", "x"}), "unknown option --data-loader"},
+        BadLine{{"clean", "r", "--yes=maybe"}, "--yes takes no value"},
+        BadLine{{"inspect", "a", "b"}, "\"b\" is not expected"},
+        BadLine{{"plan", "--model", "m", "--tune", "t", "--drive", "1,1"}, "exclude each other"},
         BadLine{{"inspect"}, "RUN"}, BadLine{{"compare", "a"}, "B"}, BadLine{{"clean"}, "RUN"}));
 
 TEST(CommandLine, NumbersAreDecimalDigitsOf64BitsAndNothingElse) {

@@ -54,14 +54,14 @@ TEST(ProcessDeathTest, ThreadsHaveTheStackThatTheUserAskedForAndNoneTooSmall) {
   }
 }
 
-TEST(ProcessDeathTest, AnExceptionThatEndsAThreadIsOneLineAndAFailureOfALibrary) {
+TEST(ProcessDeathTest, AnExceptionThatEndsAThreadIsNamedByItsTypeInOneLine) {
   EXPECT_EXIT(
       {
         Prepare();
         std::thread([] { throw std::runtime_error("it broke\nin two\n"); }).join();
       },
       testing::ExitedWithCode(3),
-      "^penstock: error: unexpected failure in a library: it broke in two; the program cannot "
+      "^penstock: error: unexpected failure in a library: std::runtime_error; the program cannot "
       "continue; committed steps are kept\n$");
 }
 
