@@ -127,6 +127,24 @@ class LossesTest(OptimizerTest):
                     for line in said:
                         self.assertIn(run, line)
 
+    def test_a_snapshot_of_a_commit_that_is_taken_back_stays(self) -> None:
+        for level in self.LEVELS:
+            with self.subTest(level=level):
+                model, optimizer = self.training(level)
+                for _ in range(2):
+                    self.step(model, optimizer)
+                    optimizer.commit()
+                copy = optimizer.snapshot(os.path.join(self.folder, f"copy-{level}"))
+                self.step(model, optimizer, math.nan)
+                with self.assertRaises(NumericError):
+                    optimizer.snapshot("later")
+                with self.assertLogs("penstock", "WARNING"):
+                    optimizer.close()
+                _, optimizer = self.training(level)
+                self.assertEqual(optimizer.steps, 1)
+                _, optimizer = self.training(level, run=copy)
+                self.assertEqual(optimizer.steps, 2)
+
     def test_micro_batches_are_reported_one_by_one(self) -> None:
         for level in self.LEVELS:
             with self.subTest(level=level):
