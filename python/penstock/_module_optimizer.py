@@ -129,7 +129,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
         self.grad_norm, self.skipped = outcome.grad_norm, outcome.skipped
         if self._commit_every > 0 and outcome.step % self._commit_every == 0:
             self._commits.take_soon()
-        self.rows.end_step(outcome.step, self)
+        self.rows.end_step(outcome.step, self, reported)
         return computed
 
     def report_loss(self, loss: Any) -> None:
