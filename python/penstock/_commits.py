@@ -123,6 +123,8 @@ class Commits:
         self._sections = sections
         self._continued: dict[str, Any] | None = None
         self._asked = False  # attach() was called, so the generators' states are the caller's
+        self._no_loss = False  # the last step reported none
+        self._said = False  # that it did
         self._awaited: set[str] = set()  # attached things that have yet to step
         attached = _Attached()
         self._attached: Callable[[], _Attached | None] = lambda: attached
@@ -192,6 +194,7 @@ class Commits:
     def take_over(self, other: Commits, guard: Callable[[], Any]) -> None:
         """Keeps from now on what was attached to a training that was given up."""
         self._asked = other._asked
+        self._said = other._said
         self._keep(other.attached, guard)
 
     def _keep(self, things: Mapping[str, Any], guard: Callable[[], Any]) -> None:
@@ -246,6 +249,20 @@ class Commits:
                 del kept["random"]
         return _state.capture(self.attached, kept, **self._sections())
 
+    def note_loss(self, loss: float | None) -> None:
+        """Notes the loss that the step that has just ended reported."""
+        self._no_loss = loss is None
+
+    def _say_if_no_loss(self) -> None:
+        """Says once in a training that its commits are never doubted."""
+        if self._no_loss and not self._said:
+            self._said = True
+            _log.info(
+                "penstock: the steps of run %s report no loss, so each commit counts as confirmed; "
+                "report it by optimizer.step(loss=loss)",
+                self.ending.run.folder,
+            )
+
     def take_soon(self) -> None:
         """Says that the step that has just ended is to be committed.
 
@@ -253,6 +270,7 @@ class Commits:
         """
         if is_in_doubt(self.ending.engine.describe()):
             return
+        self._say_if_no_loss()
         self.ending.due = self._text()
         self._awaited = {
             name for name, thing in self.attached.items() if _method_after_step(thing) is not None
@@ -278,6 +296,7 @@ class Commits:
         self.finish()
         if is_unproven(self.ending.engine.describe()):
             return
+        self._say_if_no_loss()
         text = self._text()
         self.ending.begin(text)
         self.finish()

@@ -120,14 +120,16 @@ class ModuleOptimizer(torch.optim.Optimizer):
         # A step that fails may be made again, and one that has ended behind an interrupt may not.
         max_norm = self._max_norm if self._clipped == self._runtime.steps else 0.0
         self._commits.finish()
-        outcome = self._runtime.end_step(self.param_groups, max_norm, 1.0, self._losses.mean())
+        reported = self._losses.mean()
+        outcome = self._runtime.end_step(self.param_groups, max_norm, 1.0, reported)
         self._losses.clear()
+        self._commits.note_loss(reported)
         self._max_norm = 0.0
         self._commit = None
         self.grad_norm, self.skipped = outcome.grad_norm, outcome.skipped
         if self._commit_every > 0 and outcome.step % self._commit_every == 0:
             self._commits.take_soon()
-        self.rows.end_step(outcome.step, self)
+        self.rows.end_step(outcome.step, self, reported)
         return computed
 
     def report_loss(self, loss: Any) -> None:

@@ -181,8 +181,8 @@ class OffloadedOptimizer(torch.optim.Optimizer):
                 f"penstock: {not_finite(reported, outcome)}; nothing was updated",
                 stacklevel=3,
             )
-        self.rows.note(computed if loss is None else loss)
-        self.rows.end_step(outcome.step, self)
+        self.rows.note(computed)
+        self.rows.end_step(outcome.step, self, reported)
         return computed
 
     @property

@@ -37,12 +37,12 @@ class Rows:
         self._last = 0.0
 
     def note(self, loss: Any) -> None:
-        """Notes the loss of a micro-batch; a row has their mean."""
+        """Notes the loss of a micro-batch; a row has their mean if the step reports no loss."""
         if (self.monitors or self._sections) and isinstance(loss, torch.Tensor):
             self._losses.append(loss.detach())
 
-    def end_step(self, step: int, optimizer: Any) -> None:
-        """Tells the monitors of a step that has just ended."""
+    def end_step(self, step: int, optimizer: Any, reported: float | None) -> None:
+        """Tells the monitors of a step that has just ended, with the loss that it reported."""
         losses, self._losses = self._losses, []
         now, last = time.monotonic(), self._last
         self._last = now
@@ -50,10 +50,12 @@ class Rows:
             self._make((step - 1) * self.batch)
         if not self.monitors:
             return
+        if reported is None and losses:
+            reported = sum(float(loss) for loss in losses) / len(losses)
         row: dict[str, Any] = {
             "step": step,
             "samples": step * self.batch,
-            "loss": sum(float(loss) for loss in losses) / len(losses) if losses else None,
+            "loss": reported,
             "grad_norm": optimizer.grad_norm,
             "lr": optimizer.param_groups[0]["lr"],
             "skipped": optimizer.skipped,

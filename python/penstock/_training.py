@@ -204,6 +204,7 @@ class Training:
             self.commits.begin_due()
             outcome = self._end_step(gradients, max_norm, loss_scale, loss)
             self._follow_step()
+            self.commits.note_loss(loss)
             self._take_soon()
             self.weights.bring_all(self._at_once)
             return outcome

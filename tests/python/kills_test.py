@@ -28,13 +28,15 @@ from penstock import reference
 LONG = os.environ.get("PENSTOCK_LONG_TESTS") == "1"
 KILLS = 100 if LONG else 4  # of each way
 STEPS = 24 * KILLS
-WAYS = ("level 1", "level 1 with model=", "level 2")
+WAYS: tuple[str, ...] = ("level 1", "level 1 with model=", "level 2 with losses")
+if LONG:
+    WAYS += ("level 1 with losses", "level 2")
 
 
 def make_optimizer(folder: str, way: str, model: torch.nn.Module) -> Any:
     run = os.path.join(folder, "run")
     ours = {"tile_elements": TILE, "tier_split": False}
-    if way != "level 2":
+    if not way.startswith("level 2"):
         return penstock.AdamW(
             decay_groups(model),
             lr=1e-2,
@@ -58,7 +60,8 @@ def make_optimizer(folder: str, way: str, model: torch.nn.Module) -> Any:
 
 def train(folder: str, way: str) -> None:
     """The program that is killed: resumes from the run's commit, and appends a row each step."""
-    job = Job(functools.partial(make_optimizer, folder, way), torch.bfloat16)
+    losses = way.endswith("with losses")
+    job = Job(functools.partial(make_optimizer, folder, way), torch.bfloat16, losses)
     job.attach()
     start = job.optimizer.steps
     with open(os.path.join(folder, "rows"), "a", encoding="utf-8") as rows:
@@ -66,7 +69,7 @@ def train(folder: str, way: str) -> None:
             loss = job.step()
             print(json.dumps([step, loss]), file=rows, flush=True)
     job.optimizer.commit()
-    if way != "level 2":
+    if not way.startswith("level 2"):
         job.optimizer.synchronize()
     torch.save(job.model.state_dict(), os.path.join(folder, "weights.pt"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import unittest
@@ -109,6 +110,40 @@ class LossesTest(OptimizerTest):
                         )
                     weights.append(model(torch.ones(2, 8)).detach())
                 self.assertTrue(torch.equal(*weights))
+
+    def test_a_training_says_once_that_its_steps_report_no_loss(self) -> None:
+        for level in self.LEVELS:
+            for reported in (False, True):
+                with self.subTest(level=level, reported=reported):
+                    run = os.path.join(self.folder, f"run-{level}-{reported}")
+                    model, optimizer = self.training(level, run=run, commit_every_steps=2)
+                    with self.assertLogs("penstock", "INFO") as logged:
+                        logging.getLogger("penstock").info("so that something is logged")
+                        for _ in range(4):
+                            self.step(model, optimizer, reported=reported)
+                        optimizer.close()
+                    said = [line for line in logged.output if "report no loss" in line]
+                    self.assertEqual(len(said), 0 if reported else 1, said)
+                    for line in said:
+                        self.assertIn(run, line)
+
+    def test_a_snapshot_of_a_commit_that_is_taken_back_stays(self) -> None:
+        for level in self.LEVELS:
+            with self.subTest(level=level):
+                model, optimizer = self.training(level)
+                for _ in range(2):
+                    self.step(model, optimizer)
+                    optimizer.commit()
+                copy = optimizer.snapshot(os.path.join(self.folder, f"copy-{level}"))
+                self.step(model, optimizer, math.nan)
+                with self.assertRaises(NumericError):
+                    optimizer.snapshot("later")
+                with self.assertLogs("penstock", "WARNING"):
+                    optimizer.close()
+                _, optimizer = self.training(level)
+                self.assertEqual(optimizer.steps, 1)
+                _, optimizer = self.training(level, run=copy)
+                self.assertEqual(optimizer.steps, 2)
 
     def test_micro_batches_are_reported_one_by_one(self) -> None:
         for level in self.LEVELS:

@@ -80,6 +80,23 @@ class Monitors(OptimizerTest):
         loss = optimizer.step(closure)
         self.assertEqual(seen.rows[3]["loss"], loss.item())
 
+    def test_a_row_has_the_loss_that_the_step_reports(self) -> None:
+        plain = tower()
+        module, offloaded = penstock.initialize(tower(), self.config())
+        self.addCleanup(offloaded.close)
+        for model, optimizer in ((plain, self.make(plain.parameters())), (module, offloaded)):
+            with self.subTest(type(optimizer).__name__):
+                seen = Seen()
+                optimizer.rows.monitors.append(seen)
+                generator = torch.Generator().manual_seed(1)
+                for reported in ([0.5], [torch.tensor(0.25)], [1, torch.tensor([2.0])]):
+                    loss_of(model, generator).backward()
+                    for loss in reported[:-1]:
+                        optimizer.report_loss(loss)
+                    optimizer.step(loss=reported[-1])
+                    optimizer.zero_grad()
+                self.assertEqual([row["loss"] for row in seen.rows], [0.5, 0.25, 1.5])
+
     def test_csv_files_are_those_of_deepspeed(self) -> None:
         model, optimizer = penstock.initialize(tower(), self.config(csv_monitor={}))
         means = self.steps(model, optimizer, 2)

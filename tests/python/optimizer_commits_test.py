@@ -47,7 +47,10 @@ class Loader:
 class Job:
     """A training that draws from every generator, with what belongs to it."""
 
-    def __init__(self, make: Any, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, make: Any, dtype: torch.dtype = torch.float32, reports_loss: bool = False
+    ) -> None:
+        self.reports_loss = reports_loss
         self.model = tower(dtype, dropout=0.1)
         random.seed(1)
         numpy.random.seed(2)
@@ -65,6 +68,8 @@ class Job:
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
         loss = loss * (1 + random.random() + numpy.random.rand())
         loss.backward()
+        if self.reports_loss:
+            self.optimizer.report_loss(loss)
         self.optimizer.step()
         self.scheduler.step()
         self.optimizer.zero_grad()
