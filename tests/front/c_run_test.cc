@@ -221,26 +221,27 @@ TEST_F(CRunTest, AFirstCommitThatNobodyWaitedForIsNotRemovedByAnOrderlyEnd) {
 }
 
 TEST_F(CRunTest, WhatHasWaitedForAFirstCommitHasRunJsonNameIt) {
-  const auto named = [&](const std::function<int(penstock_engine*)>& call) {
+  const auto named = [&](const std::function<int(CTraining&)>& call) {
     const CRun run(OnDrive());
     CTraining training(run.Create(kHomes[3], drive_), "bf16");
     training.Fill();
     EXPECT_EQ(penstock_begin_commit(training.engine().handle, "{}"), PENSTOCK_OK);
-    EXPECT_EQ(call(training.engine().handle), PENSTOCK_OK) << penstock_error();
+    EXPECT_EQ(call(training), PENSTOCK_OK) << penstock_error();
     return !RunJson(run_)["state"].is_null();
   };
-  EXPECT_TRUE(named([](penstock_engine* engine) {
+  EXPECT_TRUE(named([](CTraining& training) {
+    training.ForwardAndBackward(0);
     double norm = 0;
     int finite = 0;
-    return penstock_norm(engine, &norm, &finite);
+    return penstock_norm(training.engine().handle, &norm, &finite);
   }));
   fs::remove_all(run_);
   fs::remove_all(drive_);
   fs::create_directory(drive_);
-  EXPECT_TRUE(named([](penstock_engine* engine) {
+  EXPECT_TRUE(named([](CTraining& training) {
     int taken_back = 0;
     uint64_t step = 0;
-    return penstock_take_back_commit(engine, &taken_back, &step);
+    return penstock_take_back_commit(training.engine().handle, &taken_back, &step);
   }));
 }
 
@@ -485,20 +486,6 @@ class FewDescriptors {
   rlimit before_{};
 };
 
-TEST_F(CRunTest, ACopyThatLacksDescriptorsOnTheWayLeavesNoStateThatNobodyNames) {
-  TrainTwoSteps(OnDrive(), kHomes[3]);
-  fs::copy(run_, root_ + "/copy", fs::copy_options::recursive);
-  CRun copy(json{{"run", root_ + "/copy"}, {"nvme_path", {drive_}}});
-  int code = PENSTOCK_INTERNAL;
-  for (rlim_t more = 0; code != PENSTOCK_OK && more < 100; ++more) {
-    const FewDescriptors few(more);
-    code = copy.Create(kHomes[3], drive_).code;
-  }
-  EXPECT_EQ(code, PENSTOCK_OK);
-  EXPECT_EQ(copy.Close(), PENSTOCK_OK);
-  EXPECT_EQ(StatesIn(drive_).size(), 2U);  // the original's and the copy's
-}
-
 TEST_F(CRunTest, ARunThatLacksDescriptorsOnTheWayLeavesNoFolder) {
   int code = PENSTOCK_INTERNAL;
   for (rlim_t more = 0; code != PENSTOCK_OK && more < 100; ++more) {
@@ -506,7 +493,7 @@ TEST_F(CRunTest, ARunThatLacksDescriptorsOnTheWayLeavesNoFolder) {
       const FewDescriptors few(more);
       code = CRun(json{{"run", root_ + "/around/run"}}).code;
     }
-    if (code != PENSTOCK_OK) EXPECT_FALSE(fs::exists(root_ + "/around")) << more;
+    EXPECT_TRUE(code == PENSTOCK_OK || !fs::exists(root_ + "/around")) << more;
   }
   EXPECT_EQ(code, PENSTOCK_OK);
 }
