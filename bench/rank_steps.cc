@@ -65,7 +65,8 @@ class RankThread {
     options.host_memory = rank_case_.host_memory;
     if (rank_case_.ranks > 1) options.communicator = &communicator_;
     PENSTOCK_ASSIGN(const std::unique_ptr<zero::Session> session,
-                    zero::Session::Create(std::move(options), true, device_, **operators));
+                    zero::Session::Create(std::move(options), zero::LossReports::kEachStep, device_,
+                                          **operators));
     PENSTOCK_TRY(session->Initialize(
         [](zero::ModuleId, size_t, uint64_t, std::span<float>) { return Status(); }));
     PENSTOCK_TRY(ComputeStep(*session));

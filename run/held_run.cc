@@ -265,8 +265,9 @@ Status HeldRun::Resume(const RunRequest& request, RunInfo info) {
   if (!is_copy_) info.place = path();
   info.format = RunFormat::kCurrent;
   PENSTOCK_TRY(Write(std::move(info)));
-  // If the run was moved, the file beside its state names the place where it was.
-  if (info_.state && !is_copy_) NoteOwnerOf(*info_.state);
+  // If the run was moved, the file beside its state names the place where it was. Nothing is put
+  // into a folder on which a drive is to be mounted.
+  if (info_.state && !is_copy_ && StateIsThere()) NoteOwnerOf(*info_.state);
   return RemoveLeftovers();
 }
 

@@ -215,9 +215,7 @@ class RunsKeepWhatBelongsToThem(RunTest):
             self.assertFalse(os.path.exists(self.named))
             self.assertEqual(self.files(self.drive), set())
 
-    def test_a_first_commit_that_was_begun_stays_although_the_end_of_its_training_fails(
-        self,
-    ) -> None:
+    def test_a_first_commit_that_was_begun_stays_although_its_training_ends_badly(self) -> None:
         model, optimizer = self.training(commit_every_steps=1)
         self.step(model, optimizer)
         with (

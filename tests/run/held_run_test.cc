@@ -1,7 +1,7 @@
 #include "run/held_run.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -13,6 +13,24 @@ namespace penstock::train {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// Makes files that it may not open, as somebody else than root.
+class WhoMayNotReadWhatItMakes {
+ public:
+  WhoMayNotReadWhatItMakes() : root_(::geteuid() == 0 && ::seteuid(65534) == 0) {}
+  ~WhoMayNotReadWhatItMakes() {
+    ::umask(mask_);
+    if (root_) {
+      EXPECT_EQ(::seteuid(0), 0);
+    }
+  }
+  WhoMayNotReadWhatItMakes(const WhoMayNotReadWhatItMakes&) = delete;
+  WhoMayNotReadWhatItMakes& operator=(const WhoMayNotReadWhatItMakes&) = delete;
+
+ private:
+  mode_t mask_ = ::umask(0777);
+  bool root_;
+};
 
 TEST(HeldRunTest, ACopyWhoseOwnStateWasNotedOnTheSecondTryIsNoCopyAnyMore) {
   const TempFolder base;
@@ -32,23 +50,32 @@ TEST(HeldRunTest, ACopyWhoseOwnStateWasNotedOnTheSecondTryIsNoCopyAnyMore) {
 
   const StateFiles own = StateFiles::OfOneRank({drive + "/penstock-bb.state"}, "bb");
   ASSERT_TRUE(copy.Announce(own).ok());
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
-  const int next = ::dup(1);
-  ::close(next);
-  Status noted;
-  int failures = -1;
-  do {
-    ++failures;
-    rlimit few = before;
-    few.rlim_cur = static_cast<rlim_t>(next + failures);
-    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
-    noted = copy.NoteCommit(own);
-    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
-  } while (!noted.ok() && failures < 100);
-  EXPECT_TRUE(noted.ok());
-  EXPECT_GT(failures, 0);
+  fs::permissions(root, fs::perms(0755));
+  fs::permissions(root + "/copy", fs::perms(0777));
+  {
+    const WhoMayNotReadWhatItMakes unable;
+    EXPECT_FALSE(copy.NoteCommit(own).ok()) << "run.json cannot be watched";
+  }
+  EXPECT_TRUE(copy.NoteCommit(own).ok());
   EXPECT_TRUE(copy.OwnFolders().has_value());
+}
+
+TEST(HeldRunTest, NothingIsPutWhereTheDriveOfTheStateIsNotMounted) {
+  const TempFolder base;
+  const std::string root = fs::canonical(base.Path());
+  const std::string drive = root + "/drive";
+  fs::create_directory(drive);
+  const RunRequest request{.folder = root + "/run", .nvme_paths = {drive}, .program = "test"};
+  const StateFiles state = StateFiles::OfOneRank({drive + "/penstock-aa.state"}, "aa");
+  {
+    HeldRun run = HeldRun::Open(request).value();
+    ASSERT_TRUE(run.Announce(state).ok());
+    ASSERT_TRUE(run.NoteCommit(state).ok());
+  }
+  fs::rename(drive, root + "/away");
+  fs::create_directory(drive);
+  EXPECT_TRUE(HeldRun::Open(request).ok());
+  EXPECT_TRUE(fs::is_empty(drive));
 }
 
 }  // namespace

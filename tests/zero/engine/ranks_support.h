@@ -213,7 +213,8 @@ class RanksTest : public ::testing::Test {
                   .rank = rank,
                   .device = borrowed[rank],
                   .host_memory = options.host_memory};
-        auto session = Session::Create(std::move(options), true, *borrowed[rank], *operators);
+        auto session = Session::Create(std::move(options), LossReports::kEachStep, *borrowed[rank],
+                                       *operators);
         outcomes[rank] = session.status();
         if (session.ok()) {
           mine.session = std::move(session).value();
