@@ -17,16 +17,20 @@ class OfProcess {
   static T& Get() {
     static const bool registered = Begin();
     static_cast<void>(registered);  // without it, a child has its parent's
-    return *value;
+    return own->value;
   }
 
  private:
-  static void Renew() { value = new T; }
+  struct Own {
+    T value;
+    Own* parents;  ///< never freed, but reachable
+  };
+  static void Renew() { own = new Own{.value = {}, .parents = own}; }
   static bool Begin() {
     Renew();
     return ::pthread_atfork(nullptr, nullptr, Renew) == 0;
   }
-  static inline T* value = nullptr;
+  static inline Own* own = nullptr;
 };
 
 }  // namespace penstock

@@ -73,7 +73,11 @@ class Training {
   /// From now on a commit counts only if these files are still in that folder
   /// (base/folder_watch.h).
   Status Watch(const std::string& folder, const std::vector<std::string>& names);
-  void Watch(FolderWatch watch) { watch_ = std::move(watch); }
+  /// `gone` is called when a commit is durable and the watch finds that the folder is gone.
+  void Watch(FolderWatch watch, std::function<void()> gone) {
+    watch_ = std::move(watch);
+    gone_ = std::move(gone);
+  }
   Status CopyCommit(const std::vector<std::string>& paths);
   /// Opens the last commit, which must not be overwritten meanwhile: no step ends, nothing is
   /// committed. Errors: kNotFound without a commit; kInvalidArgument if it is gone.
@@ -173,6 +177,7 @@ class Training {
   std::optional<std::string> continued_;
   bool moved_ = false;
   std::optional<FolderWatch> watch_;
+  std::function<void()> gone_;  ///< told that the watched folder is gone
   /// The tile that was read last, as the last step left it.
   struct ReadTile {
     offload::TileId tile{};

@@ -101,7 +101,7 @@ Result<std::unique_ptr<Training>> TrainingRun::Create(const std::string& config,
 
 Status TrainingRun::WatchRun(Training& training) {
   PENSTOCK_ASSIGN(FolderWatch watch, run_.Watch());
-  training.Watch(std::move(watch));
+  training.Watch(std::move(watch), [this, &training] { run_.NoteLost(FilesOf(training)); });
   watched_ = run_.writes();
   return {};
 }

@@ -51,6 +51,7 @@ Status Training::Watch(const std::string& folder, const std::vector<std::string>
   PENSTOCK_TRY(life().failure());
   PENSTOCK_ASSIGN(const Folder opened, Folder::Open(folder));
   PENSTOCK_ASSIGN(watch_, FolderWatch::Begin(opened, names));
+  gone_ = nullptr;
   return {};
 }
 
@@ -58,6 +59,7 @@ Status Training::Watch(const std::string& folder, const std::vector<std::string>
 Status Training::CheckWatched() const {
   const Status whole = watch_ ? watch_->Check() : Status();
   if (whole.ok() || whole.error().code != ErrorCode::kNotFound) return {};
+  if (gone_) gone_();
   return MakeError(ErrorCode::kNotFound, "{}; step {} is committed in {}", whole.error().message,
                    counts().step, fmt::join(states().state_paths(), ", "));
 }

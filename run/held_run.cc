@@ -232,9 +232,12 @@ Result<HeldRun> HeldRun::OpenAt(const RunRequest& request, const std::string& pa
     if (made.any()) static_cast<void>(run.folder_.RemoveFile(kLockName));
     return info.error();
   }
-  const Status opened = info.ok() ? run.Resume(request, *std::move(info)) : run.Begin(request);
-  if (!opened.ok() && !info.ok()) run.RemoveBegun();
-  PENSTOCK_TRY(opened);
+  const bool begins = !info.ok();
+  Status opened = begins ? run.Begin(request) : run.Resume(request, *std::move(info));
+  if (!opened.ok()) {
+    if (begins) run.RemoveBegun();
+    return opened.error();
+  }
   made.Keep();
   run.state_folders_ = request.nvme_paths;
   if (run.state_folders_.empty()) run.state_folders_ = {path};
@@ -271,6 +274,10 @@ Status HeldRun::Resume(const RunRequest& request, RunInfo info) {
   return RemoveLeftovers();
 }
 
+void HeldRun::NoteLost(const StateFiles& state) const {
+  NoteOwner(state, folder_, [](const std::string& /*notice*/) {});
+}
+
 void HeldRun::NoteOwnerOf(const StateFiles& state) {
   NoteOwner(state, folder_, [this](const std::string& notice) { AddNotice(notice); });
 }
@@ -290,13 +297,14 @@ std::optional<std::vector<std::string>> HeldRun::OwnFolders() const {
 Status HeldRun::Write(RunInfo info) {
   unsure_ = true;
   ++writes_;
-  const Status written = WriteRunInfo(folder_, info);
+  Status written = WriteRunInfo(folder_, info);
   Result<FolderWatch> watch = Watch();  // a write that failed may have replaced the file
+  Status watched = watch.status();
   if (watch.ok()) watch_ = *std::move(watch);
-  PENSTOCK_TRY(written);
+  if (!written.ok()) return written;
   info_ = std::move(info);
   unsure_ = false;
-  return watch.status();
+  return watched;
 }
 
 Status HeldRun::Announce(const StateFiles& state) {

@@ -65,6 +65,9 @@ class HeldRun {
   /// Names the state that has the newest commit, and removes the one that it replaces. After an
   /// error nothing is removed until a later call succeeds; Close tries once more.
   Status NoteCommit(const StateFiles& state);
+  /// Says beside a state with a commit whose it is, where the run's folder is gone and NoteCommit
+  /// can do nothing: then the next start there does not begin anew without a word.
+  void NoteLost(const StateFiles& state) const;
   /// Removes the files of states without a commit. What cannot be removed stays named, as does a
   /// state of an earlier process that may hold the first commit on a drive that is not there.
   Status RemoveLeftovers();

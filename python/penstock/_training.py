@@ -209,7 +209,7 @@ class Training:
             self.weights.bring_all(self._at_once)
             return outcome
 
-    def skip_step(self, loss: float | None) -> None:
+    def skip_step(self, loss: float | None = None) -> None:
         """Counts a step whose gradients a scaler has found not finite."""
         with self.guard():
             self.commits.begin_due()

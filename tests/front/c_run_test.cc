@@ -516,7 +516,7 @@ TEST_F(CRunTest, ACommitFailsOnceTheFolderIsGoneAndTheNextStartNamesTheState) {
   const CRun again(OnDrive());
   EXPECT_EQ(again.code, PENSTOCK_NOT_FOUND);
   EXPECT_THAT(again.error, AllOf(HasSubstr(run_), HasSubstr(*states.begin()),
-                                 HasSubstr("resume it where it is now")));
+                                 HasSubstr("resume it at its new place")));
   EXPECT_FALSE(fs::exists(run_));
   const CRun away(json{{"run", root_ + "/away"}, {"nvme_path", {drive_}}});
   EXPECT_EQ(away.Create(kHomes[3], drive_).Describe()["step"], 2);

@@ -50,8 +50,8 @@ TEST(HeldRunTest, ACopyWhoseOwnStateWasNotedOnTheSecondTryIsNoCopyAnyMore) {
 
   const StateFiles own = StateFiles::OfOneRank({drive + "/penstock-bb.state"}, "bb");
   ASSERT_TRUE(copy.Announce(own).ok());
-  fs::permissions(root, fs::perms(0755));
-  fs::permissions(root + "/copy", fs::perms(0777));
+  fs::permissions(root, fs::perms{0755});
+  fs::permissions(root + "/copy", fs::perms{0777});
   {
     const WhoMayNotReadWhatItMakes unable;
     EXPECT_FALSE(copy.NoteCommit(own).ok()) << "run.json cannot be watched";

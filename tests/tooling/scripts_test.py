@@ -207,6 +207,7 @@ esac
 """).chmod(0o755)
         self.write("built.whl", "")
         self.write("tests/python/one_test.py", "")
+        self.write("tests/older_runs/older_runs.py", "")
         self.write("tests/front/fake_cuda/CMakeLists.txt", "")
         self.stand_in("scripts/python-env", f'mkdir -p "$1/bin"; cp "{self.root}/python" "$1/bin"')
         self.stand_in("scripts/wheel", f"echo {self.root}/built.whl")

@@ -127,7 +127,8 @@ TEST_F(CsvMonitorTest, DamageBeforeTheCommitIsNamedAndLeftAsItIs) {
   const Result<CsvMonitor> resumed = Resumed(3);
   ASSERT_FALSE(resumed.ok());
   EXPECT_EQ(resumed.error().code, ErrorCode::kCorruption);
-  EXPECT_THAT(resumed.error().message, HasSubstr("Train_Samples_lr.csv, line 3: it is not what"));
+  EXPECT_THAT(resumed.error().message,
+              HasSubstr("Train_Samples_lr.csv, line 3: csv_monitor did not write this"));
   EXPECT_EQ(folder_.Read(kLr), damaged);
   // Everything after the commit is cut.
   EXPECT_TRUE(Resumed(1).ok());
