@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dis
+import functools
 import os
 import sys
+import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -29,8 +32,25 @@ def behind_end_step(engine: Any) -> Iterator[None]:
         engine.end_step = end
 
 
+@functools.cache
+def _ends_of_with(code: types.CodeType) -> frozenset[int]:
+    """Returns where a ``with`` is left: Python calls ``__exit__`` there without looking for signals."""
+    found = set()
+    instructions = [i for i in dis.get_instructions(code) if i.opname not in ("NOP", "POP_BLOCK")]
+    for i, instruction in enumerate(instructions):
+        two = [(n.opname, n.argval) for n in instructions[i : i + 2]]
+        if two in ([("LOAD_CONST", None)] * 2, [("LOAD_CONST", None), ("DUP_TOP", None)]):
+            found.add(instruction.offset)
+        elif two[-1][0] == "WITH_EXCEPT_START":
+            found.update(i.offset for i in instructions[i : i + 2])
+    return frozenset(found)
+
+
 class Lines:
-    """Counts lines of penstock that run, and interrupts at one of them."""
+    """Counts lines of penstock that run, and interrupts at one of them.
+
+    A real signal is met at some of these lines, and at no other place.
+    """
 
     def __init__(self, at: int, function: str | None = None, files: Sequence[str] = ("",)) -> None:
         self.count = 0
@@ -51,7 +71,7 @@ class Lines:
         return self._line if counts else None
 
     def _line(self, frame: Any, event: str, argument: Any) -> Any:
-        if event == "line":
+        if event == "line" and frame.f_lasti not in _ends_of_with(frame.f_code):
             self.count += 1
             if self.count == self._at:
                 raise KeyboardInterrupt
