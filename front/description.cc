@@ -22,14 +22,17 @@ ordered_json TensorJson(const offload::ShardLayout& layout, ModuleId module,
           {"trained", !group.frozen}};
 }
 
-ordered_json UnitsJson(const offload::ShardLayout& layout) {
+ordered_json UnitsJson(const Training& training) {
+  const offload::ShardLayout& layout = training.layout();
   ordered_json units = ordered_json::array();
   for (const ModuleId id : offload::Ids<ModuleId>(layout.model.modules.size())) {
     ordered_json tensors = ordered_json::array();
     for (const offload::TensorLayout& tensor : layout.module(id).tensors) {
       tensors.push_back(TensorJson(layout, id, tensor));
     }
-    units.push_back({{"bytes", layout.SlotBytes(id).value}, {"tensors", std::move(tensors)}});
+    units.push_back({{"bytes", layout.SlotBytes(id).value},
+                     {"filled", training.life().filled(id)},
+                     {"tensors", std::move(tensors)}});
   }
   return units;
 }
@@ -91,7 +94,7 @@ std::string DescribeTraining(const Training& training) {
                           {"sums_on_device", training.sums_on_device()},
                           {"gradient_clipping", config.gradient_clipping},
                           {"commit_every_steps", config.commit_every_steps},
-                          {"units", UnitsJson(training.layout())}};
+                          {"units", UnitsJson(training)}};
   return json.dump();
 }
 

@@ -24,18 +24,19 @@ def _parameters_of(what: Gatherable) -> list[torch.Tensor]:
     return list(what)
 
 
-def _show(hooks: Hooks, unit: Unit, device: torch.device) -> None:
+def _show(hooks: Hooks, unit: Unit, device: torch.device, call: object) -> None:
     with hooks.runtime.lock:
-        if unit.gathered == 0:
+        if not unit.gathered:
             memory = hooks.runtime.read(unit, device)
             unit.show(unit.tensors_in(memory))
-        unit.gathered += 1
+        unit.gathered.add(call)
 
 
-def _hide(hooks: Hooks, unit: Unit) -> None:
+def _hide(hooks: Hooks, unit: Unit, call: object) -> None:
+    """Ends what :func:`_show` has begun, which an interrupt may have ended early."""
     with hooks.runtime.lock:
-        unit.gathered -= 1
-        if unit.gathered == 0:
+        unit.gathered.discard(call)
+        if not unit.gathered:
             try:
                 unit.check_unwritten()
             finally:  # written values are dropped, even if the error is not raised
@@ -76,6 +77,6 @@ def gathered(parameters: Gatherable, write: bool = False) -> Iterator[None]:
     host = torch.device("cpu")
     with contextlib.ExitStack() as stack:
         for unit, hooks in found.items():
-            _show(hooks, unit, unit.device if len(found) == 1 else host)
-            stack.callback(_hide, hooks, unit)
+            stack.callback(_hide, hooks, unit, stack)
+            _show(hooks, unit, unit.device if len(found) == 1 else host, stack)
         yield

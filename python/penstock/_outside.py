@@ -7,6 +7,7 @@ forward itself, without hooks, so that an interrupt ends it as well.
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from typing import Any
 
@@ -41,44 +42,58 @@ class _Watched:
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
         self._mode = OutsideUses(unit_of(hooks), hooks.use_outside)
-        self._thread = threading.local()  # has `active`, and `paused` while it is removed
+        self._thread = threading.local()  # has `active`: a forward is watched, or the mode paused
         self._learned: set[Any] = set()  # kinds of forwards that were seen completely
 
     def call(self, module: torch.nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
-        thread = self._thread
-        if getattr(thread, "active", False) or backward_task() != -1:
+        if self._is_active() or backward_task() != -1:
             return forward(*args, **kwargs)
         kind = (module, module.training, torch.is_grad_enabled())
         if kind in self._learned and self._hooks.is_compiled():
             return forward(*args, **kwargs)
-        thread.paused = True  # not there yet
         try:
-            thread.active = True
+            self._thread.active = True
             self.resume()
             output = forward(*args, **kwargs)
         finally:
-            if not thread.paused:
-                _pop_mode()
-            thread.active = False
+            self._thread.active = False
+            self._remove()
         self._learned.add(kind)
         return output
 
+    def _is_active(self) -> bool:
+        """Whether a forward of this thread is watched. An interrupt may have left the flag."""
+        if not getattr(self._thread, "active", False):
+            return False
+        frame = sys._getframe(1)  # of the new call
+        while frame.f_back is not None:
+            frame = frame.f_back
+            if frame.f_code is _Watched.call.__code__ and frame.f_locals["self"] is self:
+                return True
+        return False
+
+    def _remove(self) -> None:
+        """Removes the mode, if it is there, from below modes that an interrupt has left above."""
+        above = []
+        while self._mode in _get_current_function_mode_stack():
+            mode = _pop_mode()
+            if mode is not self._mode:
+                above.append(mode)
+        for mode in reversed(above):
+            _push_mode(mode)
+
     def pause(self) -> bool:
         """Removes the mode; returns whether it was on top."""
-        thread = self._thread
-        if not getattr(thread, "active", False) or thread.paused:
-            return False
         stack = _get_current_function_mode_stack()
         if not stack or stack[-1] is not self._mode:
             return False
-        thread.paused = True
         _pop_mode()
         return True
 
     def resume(self) -> None:
-        if getattr(self._thread, "active", False):
+        watched = getattr(self._thread, "active", False)
+        if watched and self._mode not in _get_current_function_mode_stack():
             _push_mode(self._mode)
-            self._thread.paused = False
 
     def around(self, module: torch.nn.Module) -> Any:
         forward = module.forward

@@ -64,7 +64,6 @@ class Runtime:
         self._kept_for_step: list[Unit] = []
         self._on_device = on_device
         self._zero_missing = zero_missing
-        self._continued: bool = described["continued"]
         self._begun = False
         self._taken: set[int] = set()  # units whose weights are the engine's
         self._uses = 0
@@ -74,7 +73,7 @@ class Runtime:
         self._given: set[tuple[int, int]] = set()  # unit and tensor, with a gradient in this step
         self._sums: DeviceSums | None = None  # where the engine does not add up
         self._pending: dict[torch.nn.Parameter, tuple[Unit, int]] = {}
-        if self._continued:
+        if described["continued"]:
             self.begin()
 
     # Weights.
@@ -90,9 +89,10 @@ class Runtime:
         with self.lock, torch.inference_mode(False):
             if give_values is None and not self.begun:
                 self._check_parameters()
+            described = self.engine.describe()["units"]
             for unit in self.units:
                 if unit.index not in self._taken:
-                    if not self._continued:
+                    if not described[unit.index]["filled"]:
                         if give_values is not None:
                             give_values([entry.parameter for entry in unit.entries])
                         self.fill(unit)
@@ -399,7 +399,6 @@ class Runtime:
             self.engine = engine
             self.steps = engine.describe()["step"]
             self._open = self._begun = False
-            self._continued = True
             self._forget_gradients()
             self._pending.clear()
             self.begin()

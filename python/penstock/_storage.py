@@ -100,7 +100,7 @@ class Unit:
         calls: forwards of modules that use it, since the last backward.
         kept: it stays until the step ends, although it is repeated.
         last_use: counts uses of all units.
-        gathered: how many ``penstock.gathered`` have it.
+        gathered: the calls of ``penstock.gathered`` that have it.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Unit:
         self.kept = not spec.repeated
         self.calls = 0
         self.last_use = 0
-        self.gathered = 0
+        self.gathered: set[object] = set()
 
     def check_kind(self) -> None:
         """Raises unless parameters have the dtype, shape and device of their unit."""

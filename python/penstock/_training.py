@@ -186,9 +186,7 @@ class Training:
                 "it; use it there, or make another one here"
             )
         with self._lock:
-            if self._ending:  # interrupted
-                self._follow_step()
-                self.weights.bring_all(self._at_once)
+            self._settle()
             yield
 
     def step(
@@ -203,10 +201,8 @@ class Training:
                 return None
             self.commits.begin_due()
             outcome = self._end_step(gradients, max_norm, loss_scale, loss)
-            self._follow_step()
             self.commits.note_loss(loss)
             self._take_soon()
-            self.weights.bring_all(self._at_once)
             return outcome
 
     def skip_step(self, loss: float | None = None) -> None:
@@ -246,13 +242,29 @@ class Training:
             self.commits.finish()
             self._calls_then = self.calls + 1
             self._ending = True
-            return self.engine.end_step(groups, max_norm, loss_scale)
+            outcome = self.engine.end_step(groups, max_norm, loss_scale)
+            self._settle()
+            return outcome
         except BaseException:
-            self._follow_step()
             with contextlib.suppress(PenstockError):
+                self._settle()
                 self.commits.close_step()
-                self.weights.bring_all(self._at_once)
             raise
+
+    def _settle(self) -> None:
+        """Notes a step that has ended, and brings the weights that no hook brings.
+
+        An interrupt takes effect only afterwards: the caller would go on with old weights.
+        """
+        interrupt = None
+        while self._ending or not self.weights.pending.isdisjoint(self._at_once):
+            try:
+                self._follow_step()
+                self.weights.bring_all(self._at_once)
+            except KeyboardInterrupt as caught:
+                interrupt = caught
+        if interrupt is not None:
+            raise interrupt
 
     def _follow_step(self) -> None:
         """Notes whether the engine has ended the step, which an interrupt may have hidden.

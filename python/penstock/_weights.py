@@ -152,15 +152,17 @@ class Weights:
     def _restore(self, place: _Place) -> None:
         """Marks a parameter as brought: its memory has the new weights."""
         parameter = place.entry.parameter
-        poison = self._poisons.pop(id(parameter), None)
-        if poison is not None:
+        poison = self._poisons.get(id(parameter))
+        mark = None
+        if poison is not None and parameter.data_ptr() != place.data.data_ptr():
             if parameter.data_ptr() != poison.data_ptr() or parameter.dtype != poison.dtype:
                 if parameter.isnan().all():  # the module was converted while it waited
                     parameter.data.copy_(place.data)
-                self._marks[id(parameter)] = _REPLACED
-                return
-            parameter.data = place.data
-        self._marks[id(parameter)] = _mark_of(parameter)
+                mark = _REPLACED
+            else:
+                parameter.data = place.data
+        self._marks[id(parameter)] = mark or _mark_of(parameter)
+        self._poisons.pop(id(parameter), None)  # last: an interrupt before it repeats all of this
 
     def bring_all(self, units: Iterable[int] | None = None) -> None:
         """Brings all of ``units``, or all pending ones; an interrupt takes effect only

@@ -19,6 +19,8 @@ from level2_support import equal_weights, plain, step, training
 from penstock import reference
 
 _STEPS = 150 if os.environ.get("PENSTOCK_LONG_TESTS") else 30
+_LINES = 40  # of one function in a step
+_FILES = ("", torch.overrides.__file__)  # all of penstock, and the stack of modes
 
 
 # Two branches, so that one has nodes left when the other is interrupted; they hold Python's hooks.
@@ -99,6 +101,38 @@ class Interrupts(unittest.TestCase):
                 optimizer.zero_grad()
                 step(model, optimizer, name, number)
         self.assertEqual(optimizer.steps, before + 1)
+
+
+class Parts(unittest.TestCase):
+    def test_an_interrupt_at_any_line_of_a_part_of_a_step_changes_no_bit(self) -> None:
+        expected, other = plain("odd")
+        for number in range(3):
+            step(expected, other, "odd", number)
+        for function in ("begin", "call", "_push_mode", "_pop_mode", "resume", "_show", "_hide"):
+            for at in range(1, _LINES + 1):
+                with self.subTest(function=function, at=at), training("odd") as (model, optimizer):
+                    ran = max(
+                        self.step(model, optimizer, number, function, at) for number in range(3)
+                    )
+                    self.assertTrue(equal_weights(expected, model))
+                if ran < at:
+                    self.assertGreater(at, 1, "no line of it has run")
+                    break
+
+    def step(self, model: Any, optimizer: Any, number: int, function: str, at: int) -> int:
+        """Interrupts the first step or the second; returns the lines of ``function`` that ran."""
+        interrupted = number == (0 if function == "begin" else 1)
+        try:
+            with Lines(at if interrupted else 0, function, _FILES) as lines:
+                step(model, optimizer, "odd", number)
+                with penstock.gathered(model.bias):
+                    model.bias.weight.sum()
+        except KeyboardInterrupt:
+            if optimizer.steps == number:
+                optimizer.zero_grad()
+                step(model, optimizer, "odd", number)
+        self.assertEqual(optimizer.steps, number + 1)
+        return lines.count if interrupted else 0
 
 
 class NotedSteps(unittest.TestCase):
