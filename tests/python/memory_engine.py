@@ -100,12 +100,13 @@ class MemoryEngine:
         units = [
             {
                 "bytes": unit[-1].offset + unit[-1].weight.nbytes,
+                "filled": number in self._filled,
                 "tensors": [
                     {"offset": t.offset, "bytes": t.weight.nbytes, "trained": t.trained}
                     for t in unit
                 ],
             }
-            for unit in self._units
+            for number, unit in enumerate(self._units)
         ]
         step = {"step": self._steps, "optimizer_steps": self._steps, "slots": self._slots}
         state = {"uuid": "memory", "state_paths": [], "continued": False, "moved": False}
