@@ -261,10 +261,12 @@ Status HeldRun::Resume(const RunRequest& request, RunInfo info) {
   PENSTOCK_TRY(TakeUnnamedCommit(&info));
   PENSTOCK_ASSIGN(const std::string uuid, NewUuid());
   places_ = {info.place, path()};
-  is_copy_ = IsCopy(folder_, info);
-  if (is_copy_) BecomeOwn(folder_, uuid, &info);
+  const std::optional<std::string> original = OriginalOf(folder_, info);
+  if (original) BecomeOwn(folder_, uuid, &info);
   if (info.run_uuid.empty()) info.run_uuid = uuid;
-  if (info.state && LiesIn(*info.state, path())) is_copy_ = false;  // its files were copied with it
+  // Files in its folder were copied with it.
+  is_copy_ = original && !(info.state && LiesIn(*info.state, path()));
+  if (is_copy_ && info.state) AddNotice(CopyNotice(folder_, *original));
   if (!is_copy_) info.place = path();
   info.format = RunFormat::kCurrent;
   PENSTOCK_TRY(Write(std::move(info)));

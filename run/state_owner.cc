@@ -76,6 +76,14 @@ void NoteOwner(const StateFiles& state, const Folder& run, const Notify& notify)
                      state.first(), written.error().message));
 }
 
+std::string OwnerOf(const StateFiles& state) {
+  if (state.ranks.empty()) return {};
+  const auto [path, name] = SplitPath(state.first());
+  const std::string owner = OwnerName(name);
+  const Result<Folder> folder = Folder::Open(path);
+  return owner.empty() || !folder.ok() ? std::string() : NamedRun(*folder, owner);
+}
+
 Result<std::optional<OwnerFiles>> FindOwner(const StateFiles& state,
                                             const std::vector<std::string>& runs) {
   using None = std::optional<OwnerFiles>;

@@ -20,6 +20,9 @@ namespace penstock::train {
 /// has none. A failure is only told: the state is the run's without it.
 void NoteOwner(const StateFiles& state, const Folder& run, const Notify& notify);
 
+/// Returns the path of the run that the file of a state names; empty if it names none.
+std::string OwnerOf(const StateFiles& state);
+
 /// The file of a state, and what kills left of its writing.
 struct OwnerFiles {
   Folder folder;

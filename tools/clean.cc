@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -72,7 +73,9 @@ class Planner {
 
   CleanPlan& plan_;
   std::string run_uuid_;
-  bool is_copy_ = false;           ///< only what lies in RUN is the run's
+  bool is_copy_ = false;  ///< only what lies in RUN is the run's
+  /// Where RUN was trained last, if nothing shows that it is no copy of the run there.
+  std::optional<std::string> elsewhere_;
   std::vector<std::string> runs_;  ///< the paths that RUN has and had
   std::set<FileId> found_;         ///< files of the plan: run.json may name one twice
   std::vector<Held> folders_;      ///< folders that the plan empties
@@ -128,6 +131,13 @@ Status Planner::FindState(const std::string& path, const std::string& uuid,
   const Result<FileId> id = IdAt(path);
   if (id.ok() && found_.contains(*id)) return {};
   Result<offload::RemovableState> state = offload::RemovableState::Open(path, uuid);
+  if (state.ok() && elsewhere_ && !IsWithin(path)) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "{} was last trained at {}, and {} may be another run's: if it was moved, "
+                     "resume it once where it is, or move it back; if it is a copy, resume the "
+                     "original once, which keeps that file; then clean it",
+                     plan_.run->path(), *elsewhere_, path);
+  }
   if (state.ok()) {
     found_.insert(state->id());
     plan_.states.push_back(std::move(state).value());
@@ -249,6 +259,7 @@ Status Planner::FindAll() {
   PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(*plan_.run));
   run_uuid_ = info.run_uuid;
   is_copy_ = IsCopy(*plan_.run, info);
+  if (!is_copy_) elsewhere_ = LastPlaceElsewhere(*plan_.run, info);
   runs_ = {plan_.run->path(), info.place};
   std::vector<StateFiles> states = info.leftovers;
   if (info.state) states.insert(states.begin(), *info.state);

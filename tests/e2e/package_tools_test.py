@@ -214,6 +214,10 @@ class PlacesTest(PackageTest):
             self.run_in(f"moved-{nvme}", nvme=nvme)
             self.assertEqual(self.step_of(moved), 4)
             shutil.move(moved, self.path("again"))
+            if nvme:
+                self.assertIn(f"was last trained at {moved}",
+                              self.one_line("clean", self.path("again"), "--yes"))
+                self.run_in("again")
             self.says("clean", self.path("again"), "--yes")
             self.assertEqual((os.path.exists(self.path("again")), os.listdir(self.nvme)), (False, []))
 
@@ -227,6 +231,19 @@ class PlacesTest(PackageTest):
             self.says("clean", copied, "--yes")
             self.assertFalse(os.path.exists(copied))
             self.assertEqual(self.everything(run, self.nvme), before)
+
+    def test_a_copy_whose_original_was_moved_and_trained_takes_nothing_from_it(self):
+        for kind in ("optimizer", "module"):
+            run, moved = self.run_in(f"run-{kind}", kind), self.path(f"moved-{kind}")
+            copied = shutil.copytree(run, self.path(f"copied-{kind}"))
+            cleaned = shutil.copytree(run, self.path(f"cleaned-{kind}"))
+            shutil.move(run, moved)
+            self.run_in(f"moved-{kind}", kind)
+            before = self.everything(moved)
+            self.says("clean", cleaned, "--yes")
+            self.run_in(f"copied-{kind}", kind)
+            self.assertEqual((self.everything(moved), self.step_of(moved)), (before, 4))
+            self.assertNotEqual(harness.state_path(copied), harness.state_path(moved))
 
     def test_a_snapshot_is_read_and_removed_and_never_trained(self):
         run = self.run_in("run", snapshots=["kept"])
