@@ -288,6 +288,7 @@ std::optional<std::vector<std::string>> HeldRun::OwnFolders() const {
   if (!info_.state || is_copy_ || info_.state->ranks.size() != 1) return std::nullopt;
   const std::vector<std::string>& paths = info_.state->ranks.front().paths;
   if (paths.size() != state_folders_.size()) return std::nullopt;
+  if (std::ranges::any_of(paths, HasOtherName)) return std::nullopt;
   std::vector<std::string> folders;
   for (size_t i = 0; i < paths.size(); ++i) {
     folders.push_back(SplitPath(paths[i]).first);

@@ -54,7 +54,8 @@ class HeldRun {
   /// Where the files of a new state go, one folder for each path.
   const std::vector<std::string>& state_folders() const { return state_folders_; }
   /// The folders of the newest commit's files, if the run may resume in place: they are the run's
-  /// own, and lie in its folders for states. Otherwise the state must be moved.
+  /// own, lie in its folders for states, and have no other name (a hard link). Otherwise the state
+  /// must be moved.
   std::optional<std::vector<std::string>> OwnFolders() const;
   void AddNotice(const std::string& notice) { notices_.push_back(notice); }
   /// Notices for the user; each is returned once.

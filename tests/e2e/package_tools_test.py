@@ -232,6 +232,17 @@ class PlacesTest(PackageTest):
             self.assertFalse(os.path.exists(copied))
             self.assertEqual(self.everything(run, self.nvme), before)
 
+    def test_a_run_and_its_copy_by_hard_links_train_in_files_of_their_own(self):
+        for kind in ("optimizer", "module"):
+            run = self.run_in(f"run-{kind}", kind, nvme=False)
+            copied = shutil.copytree(run, self.path(f"linked-{kind}"), copy_function=os.link)
+            self.run_in(f"linked-{kind}", kind, nvme=False)
+            self.assertEqual((self.step_of(run), self.step_of(copied)), (2, 4))
+            self.run_in(f"run-{kind}", kind, nvme=False)
+            for folder in (run, copied):
+                states = [name for name in os.listdir(folder) if name.endswith(".state")]
+                self.assertEqual((self.step_of(folder), len(states)), (4, 1))
+
     def test_a_copy_whose_original_was_moved_and_trained_takes_nothing_from_it(self):
         for kind in ("optimizer", "module"):
             run, moved = self.run_in(f"run-{kind}", kind), self.path(f"moved-{kind}")

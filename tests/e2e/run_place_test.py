@@ -148,6 +148,36 @@ class CopiedTest(RunPlaceTest):
         self.resumed(run)
         self.assert_as(run, whole)
 
+    def test_neither_of_a_run_and_a_copy_by_hard_links_writes_into_the_others_files(self):
+        self.conf = make_config(dtype="bf16")
+        whole = self.whole()
+        for first in ("original", "copy"):
+            run, copy = self.begun(), self.path(f"copy-{first}")
+            shutil.copytree(run, copy, copy_function=os.link)
+            one, other = (run, copy) if first == "original" else (copy, run)
+            before = [pathlib.Path(name).read_bytes()
+                      for name in (state_path(other), os.path.join(other, "metrics.jsonl"))]
+            self.resumed(one)
+            self.assertEqual([pathlib.Path(name).read_bytes() for name in (
+                state_path(other), os.path.join(other, "metrics.jsonl"))], before)
+            self.resumed(other)
+            for folder in (run, copy):
+                self.assert_as(folder, whole)
+                self.assertEqual(len(list(pathlib.Path(folder).glob("*.state"))), 1)
+
+    def test_a_hard_link_of_a_state_keeps_its_commit(self):
+        run, whole = self.begun(), self.whole()
+        kept = self.path("kept")
+        os.link(state_path(run), kept)
+        before = pathlib.Path(kept).read_bytes()
+        outcome = self.resumed(run)
+        self.assertIn("the state was moved to", outcome.stderr)
+        self.assertEqual(pathlib.Path(kept).read_bytes(), before)
+        self.assert_as(run, whole)
+        self.assertEqual(read_info(run)["leftovers"], [])
+        self.clean(run)
+        self.assertEqual(len(harness.states_in(self.nvme)), 1)
+
     def test_a_copy_that_was_killed_while_it_was_moved_is_one_still(self):
         run, whole = self.begun(), self.whole()
         copy = self.copied(run)

@@ -60,6 +60,20 @@ TEST(HeldRunTest, ACopyWhoseOwnStateWasNotedOnTheSecondTryIsNoCopyAnyMore) {
   EXPECT_TRUE(copy.OwnFolders().has_value());
 }
 
+TEST(HeldRunTest, AStateWithAnotherNameIsNotTrainedInPlace) {
+  const TempFolder base;
+  const std::string root = fs::canonical(base.Path());
+  const std::string file = base.Write("drive/penstock-aa.state", "state");
+  const RunRequest request{
+      .folder = root + "/run", .nvme_paths = {root + "/drive"}, .program = "test"};
+  HeldRun run = HeldRun::Open(request).value();
+  ASSERT_TRUE(
+      run.NoteCommit(StateFiles::OfOneRank({root + "/drive/penstock-aa.state"}, "aa")).ok());
+  EXPECT_TRUE(run.OwnFolders().has_value());
+  fs::create_hard_link(file, root + "/kept");
+  EXPECT_FALSE(run.OwnFolders().has_value());
+}
+
 TEST(HeldRunTest, NothingIsPutWhereTheDriveOfTheStateIsNotMounted) {
   const TempFolder base;
   const std::string root = fs::canonical(base.Path());
