@@ -346,6 +346,38 @@ TEST_F(CRunTest, ARunIsOpenOnceAndAForkedChildDoesNotKeepItOpen) {
   EXPECT_EQ(status, 0);
 }
 
+TEST_F(CRunTest, AChildOfAProcessThatWasKilledKeepsNothingOfItsRunLocked) {
+  for (const Home& home : {kHomes[1], kHomes[3]}) {
+    int pipes[2];
+    ASSERT_EQ(::pipe(pipes), 0);
+    InKilledProcess([&] {
+      const CRun run(Named());
+      CTraining training(run.Create(home, drive_), "bf16");
+      training.Fill();
+      training.Step();
+      ASSERT_EQ(Commit(training.engine().handle, {{"step", 1}}), PENSTOCK_OK) << penstock_error();
+      if (::fork() == 0) {
+        ::close(pipes[1]);
+        char byte = 0;
+        static_cast<void>(!::read(pipes[0], &byte, 1));
+        ::_exit(0);
+      }
+      ::_exit(testing::Test::HasFailure() ? 1 : 0);
+    });
+    {
+      const CRun run(Named());
+      ASSERT_EQ(run.code, PENSTOCK_OK) << run.error;
+      const CEngine again = run.Create(home, drive_);
+      EXPECT_EQ(again.code, PENSTOCK_OK) << again.error;
+    }
+    ::close(pipes[0]);
+    ::close(pipes[1]);
+    fs::remove_all(run_);
+    fs::remove_all(drive_);
+    fs::create_directory(drive_);
+  }
+}
+
 TEST_F(CRunTest, TheEndOfAProcessClosesRunsWhicheverWayEnginesAndRunsWereBegun) {
   for (const bool engine_first : {true, false}) {
     const pid_t child = ::fork();
