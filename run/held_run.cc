@@ -15,6 +15,7 @@
 #include "offload/uuid.h"
 #include "run/leftovers.h"
 #include "run/moved_run.h"
+#include "run/run_copy.h"
 #include "run/run_folder.h"
 #include "run/snapshot.h"
 #include "run/state_owner.h"
@@ -273,7 +274,24 @@ Status HeldRun::Resume(const RunRequest& request, RunInfo info) {
   // If the run was moved, the file beside its state names the place where it was. Nothing is put
   // into a folder on which a drive is to be mounted.
   if (info_.state && !is_copy_ && StateIsThere()) NoteOwnerOf(*info_.state);
+  RemoveUnfinishedSnapshots(folder_, info_.run_uuid,
+                            [this](const std::string& notice) { AddNotice(notice); });
+  RemoveUnfinishedCopy();
   return RemoveLeftovers();
+}
+
+void HeldRun::NoteCopying(const std::optional<std::string>& path) {
+  if (!IsWhole() || unsure_ || info_.copying == path) return;
+  RunInfo info = info_;
+  info.copying = path;
+  static_cast<void>(Write(std::move(info)));
+}
+
+void HeldRun::RemoveUnfinishedCopy() {
+  if (!info_.copying) return;
+  const Status removed = RemoveLeftCopy(*info_.copying);
+  if (removed.ok()) return NoteCopying(std::nullopt);
+  AddNotice("an unfinished snapshot is left behind: " + removed.error().message);
 }
 
 void HeldRun::NoteLost(const StateFiles& state) const {

@@ -73,6 +73,10 @@ class HeldRun {
   /// state of an earlier process that may hold the first commit on a drive that is not there.
   Status RemoveLeftovers();
 
+  /// Names the path to which a snapshot is being copied, or none any more, so that the next start
+  /// removes what a kill leaves there. If run.json cannot be written, that is not known then.
+  void NoteCopying(const std::optional<std::string>& path);
+
   /// Returns a watch of the folder and of the run.json written last.
   Result<FolderWatch> Watch() const { return FolderWatch::Begin(folder_, {kInfoName}); }
   /// Counts writes of run.json, also those that may have failed: a watch belongs to one of them.
@@ -95,6 +99,7 @@ class HeldRun {
   bool StateIsThere() const;
   bool MayBeAway(const StateFiles& state) const;
   bool IsWhole() const;
+  void RemoveUnfinishedCopy();
   Status RemoveRun();
   void RemoveBegun();
   static void RemoveAbandoned(const std::string& root);

@@ -91,6 +91,7 @@ void BecomeOwn(const Folder& run, const std::string& run_uuid, RunInfo* info) {
   if (original.ok() && original->run_uuid != info->run_uuid) return;
   info->run_uuid = run_uuid;
   info->leftovers = FilesWithin(info->leftovers, run);
+  info->copying.reset();
 }
 
 }  // namespace penstock::train

@@ -65,6 +65,8 @@ struct RunInfo {
   std::vector<StateFiles> leftovers;
   /// The snapshot that the state was moved back to, until metrics.jsonl holds its rows.
   std::optional<std::string> rows_from;
+  /// Where a snapshot is being made that is a run of its own: an absolute path, without links.
+  std::optional<std::string> copying;
   /// Of an automatic snapshot: which one it is of its run's, from 1.
   std::optional<uint64_t> automatic;
   std::vector<RunChange> changes;          ///< in the order in which they were made

@@ -10,6 +10,7 @@
 #include "run/leftovers.h"
 #include "run/moved_run.h"
 #include "run/rank_reports.h"
+#include "run/run_copy.h"
 #include "run/run_folder.h"
 #include "run/snapshot.h"
 #include "run/snapshot_request.h"
@@ -67,6 +68,7 @@ class Planner {
   Status FindSnapshot(const Held& snapshots, const std::string& name);
   Status FindUnfinished(const Held& snapshots, const std::string& name);
   Status FindSnapshots();
+  Status FindCopy(const std::string& path);
   Status FindReports();
   Status FindReplay();
   Status FindKept();
@@ -215,6 +217,18 @@ Status Planner::FindSnapshots() {
   return {};
 }
 
+/// What is left of a snapshot to a path. Something else of its name is kept.
+Status Planner::FindCopy(const std::string& path) {
+  Result<std::optional<LeftCopy>> left = FindLeftCopy(path);
+  if (!left.ok() || !*left) return {};
+  PENSTOCK_TRY(FindStates((*left)->state));
+  const Held folder = std::make_shared<Folder>(std::move((*left)->folder));
+  PENSTOCK_TRY(AddFilesOfRun(folder));
+  const Held around = std::make_shared<Folder>(std::move((*left)->around));
+  plan_.items.push_back({around, SplitPath(folder->path()).second});
+  return {};
+}
+
 /// What ranks have said of a failure.
 Status Planner::FindReports() {
   Result<Held> opened = Hold(OpenReportsFolder(*plan_.run));
@@ -270,6 +284,7 @@ Status Planner::FindAll() {
   }
   if (!run_uuid_.empty()) {  // else it is an older run of the package, which has nothing of these
     PENSTOCK_TRY(FindSnapshots());
+    if (info.copying && !is_copy_) PENSTOCK_TRY(FindCopy(*info.copying));
     PENSTOCK_TRY(FindReports());
     PENSTOCK_TRY(FindReplay());
   }

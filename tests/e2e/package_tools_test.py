@@ -256,6 +256,27 @@ class PlacesTest(PackageTest):
             self.assertEqual((self.everything(moved), self.step_of(moved)), (before, 4))
             self.assertNotEqual(harness.state_path(copied), harness.state_path(moved))
 
+    def test_what_a_kill_left_of_a_snapshot_goes_when_the_run_is_resumed(self):
+        for nvme in (False, True):
+            run = self.run_in(f"run-{nvme}", nvme=nvme, snapshots=["kept", "other"])
+            os.rename(f"{run}/snapshots/kept", f"{run}/snapshots/.kept.unfinished")
+            self.run_in(f"run-{nvme}", nvme=nvme)
+            left = self.everything(run, self.nvme)
+            self.assertEqual([name for name in left if "kept" in name], [])
+            self.assertEqual(self.step_of(f"{run}/snapshots/other"), 2)
+
+    def test_clean_removes_what_a_kill_left_of_a_snapshot_to_a_path(self):
+        for nvme in (False, True):
+            kept, left = self.path("kept/first"), self.path("kept/.first.unfinished")
+            run = self.run_in(f"run-{nvme}", nvme=nvme, snapshots=[kept])
+            os.rename(kept, left)
+            self.write(f"run-{nvme}/run.json", {**harness.read_info(run), "copying": kept})
+            copied = shutil.copytree(run, self.path(f"copied-{nvme}"))
+            self.assertNotIn(left, self.says("clean", copied))
+            self.assertIn(f"{left}/penstock-", self.says("clean", run))
+            self.says("clean", run, "--yes")
+            self.assertEqual((os.path.exists(run), os.listdir(self.path("kept"))), (False, []))
+
     def test_a_snapshot_is_read_and_removed_and_never_trained(self):
         run = self.run_in("run", snapshots=["kept"])
         kept = f"{run}/snapshots/kept"
