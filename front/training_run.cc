@@ -5,6 +5,7 @@
 #include "offload/state_names.h"
 #include "offload/uuid.h"
 #include "offload/whole_state.h"
+#include "run/committed_run.h"
 #include "run/leftovers.h"
 #include "run/run_copy.h"
 #include "run/snapshot.h"
@@ -42,6 +43,7 @@ Result<Plan> TrainingRun::PlanOf(const std::string& config, const std::string& m
   if (own.snapshot) {
     PENSTOCK_ASSIGN(from, FilesIn(*own.snapshot));
   }
+  if (from) PENSTOCK_TRY(train::CheckIsThere(*from, own.snapshot.value_or(run_.path())));
   const std::optional<std::vector<std::string>> in_place =
       own.snapshot ? std::nullopt : run_.OwnFolders();
   PENSTOCK_ASSIGN(Plan plan,

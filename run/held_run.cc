@@ -38,12 +38,29 @@ bool Exists(const std::string& path) {
   return fs::exists(fs::symlink_status(path, ignored));
 }
 
-Result<std::vector<std::string>> FoldersOnDrives(const std::vector<std::string>& paths) {
+/// Whether the newest commit of the run at `run` is in a folder, or in one that is made in it.
+bool HasCommitIn(const std::string& run, const std::string& folder) {
+  const Result<RunInfo> info = ReadRunInfo(run);
+  return info.ok() && info->state &&
+         std::ranges::any_of(info->state->all(), [&](const std::string& file) {
+           return file.starts_with(folder + "/");
+         });
+}
+
+/// `run`: the path of the run for which they are, if it has one.
+Result<std::vector<std::string>> FoldersOnDrives(const std::vector<std::string>& paths,
+                                                 const std::optional<std::string>& run) {
   std::vector<std::string> folders;
   for (const std::string& path : paths) {
     PENSTOCK_ASSIGN(folders.emplace_back(), CanonicalPath(path));
     std::error_code ignored;
     if (fs::is_directory(folders.back(), ignored)) continue;
+    if (run && HasCommitIn(*run, folders.back())) {
+      return MakeError(ErrorCode::kNotFound,
+                       "nvme_path {} is not there, and the newest commit of {} is in it: mount its "
+                       "drive",
+                       path, *run);
+    }
     return MakeError(ErrorCode::kNotFound, "nvme_path {} is no folder; make it first", path);
   }
   return folders;
@@ -179,7 +196,7 @@ Result<std::string> CanonicalPath(const std::string& path) {
 
 Result<HeldRun> HeldRun::Open(const RunRequest& request) {
   RunRequest asked = request;
-  PENSTOCK_ASSIGN(asked.nvme_paths, FoldersOnDrives(request.nvme_paths));
+  PENSTOCK_ASSIGN(asked.nvme_paths, FoldersOnDrives(request.nvme_paths, request.folder));
   if (!asked.folder && asked.nvme_paths.empty()) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "neither run nor nvme_path is given, so there is no place for the state file; "
@@ -260,6 +277,7 @@ Status HeldRun::Begin(const RunRequest& request) {
 Status HeldRun::Resume(const RunRequest& request, RunInfo info) {
   PENSTOCK_TRY(CheckKind(info, request.kind, path()));
   PENSTOCK_TRY(TakeUnnamedCommit(&info));
+  if (!info.state) PENSTOCK_TRY(CheckNoOrphan(path(), request.nvme_paths, info.leftovers));
   PENSTOCK_ASSIGN(const std::string uuid, NewUuid());
   places_ = {info.place, path()};
   const std::optional<std::string> original = OriginalOf(folder_, info);
@@ -382,8 +400,9 @@ Status HeldRun::RemoveLeftovers() {
     if (info.state && info.state->uuid == state.uuid) return true;
     if (MayBeAway(state)) {
       notices_.push_back(fmt::format(
-          "{} is not there: if its drive is not mounted, close this run and mount it, because a "
-          "commit of this training would take the place of one in that file",
+          "{} is not there: an earlier process ended before it made that file, or its drive is not "
+          "mounted; if so, close this run and mount it, because a commit of this training would "
+          "take the place of one in that file",
           state.first()));
       return false;
     }

@@ -38,8 +38,9 @@ Result<std::optional<OwnerFiles>> FindOwner(const StateFiles& state,
 Result<std::vector<OwnerFiles>> FindOlderFolders(const StateFiles& state,
                                                  const std::vector<std::string>& runs);
 
-/// Refuses to begin a run in the folder at `run` if a state in `nvme_paths` belongs to a run that
-/// was there. Errors: kNotFound, which names the states.
-Status CheckNoOrphan(const std::string& run, const std::vector<std::string>& nvme_paths);
+/// Refuses to begin at step 0 in the folder at `run` if a state in `nvme_paths` belongs to a run
+/// that was there, and is none of `known`. Errors: kNotFound, which names the states.
+Status CheckNoOrphan(const std::string& run, const std::vector<std::string>& nvme_paths,
+                     const std::vector<StateFiles>& known = {});
 
 }  // namespace penstock::train

@@ -277,6 +277,19 @@ class PlacesTest(PackageTest):
             self.says("clean", run, "--yes")
             self.assertEqual((os.path.exists(run), os.listdir(self.path("kept"))), (False, []))
 
+    def test_where_the_drive_of_the_state_is_away_it_is_to_be_mounted(self):
+        run = self.run_in("run")
+        os.rename(self.nvme, self.path("away"))
+        line = self.refused(run=run, nvme_path=[self.nvme])
+        self.assertIn(f"the newest commit of {run} is in it: mount its drive", line)
+        os.mkdir(self.nvme)
+        self.assertIn("mount its drive", self.refused(run=run, nvme_path=[self.nvme]))
+        self.assertEqual(os.listdir(self.nvme), [])
+        os.rmdir(self.nvme)
+        os.rename(self.path("away"), self.nvme)
+        self.run_in("run")
+        self.assertEqual(self.step_of(run), 4)
+
     def test_a_snapshot_is_read_and_removed_and_never_trained(self):
         run = self.run_in("run", snapshots=["kept"])
         kept = f"{run}/snapshots/kept"
