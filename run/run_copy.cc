@@ -125,6 +125,10 @@ Result<std::string> CopyRun(const RunInfo& info, const offload::WholeState& stat
                             const std::string& path) {
   PENSTOCK_ASSIGN(const std::string target, CanonicalPath(path));
   const auto [parent, name] = SplitPath(target);
+  if (name.empty()) {
+    return MakeError(ErrorCode::kInvalidArgument, "{} is there already; name another snapshot",
+                     target);
+  }
   PENSTOCK_TRY(MakeFolders(parent).status());
   PENSTOCK_ASSIGN(const Folder around, Folder::Open(parent));
   PENSTOCK_ASSIGN(const FolderEntry taken, around.Look(name));

@@ -132,7 +132,10 @@ Status WriteRunInfo(const Folder& run, const RunInfo& info) {
   PENSTOCK_CHECK(!info.run_uuid.empty() && !info.place.empty());
   PENSTOCK_ASSIGN(const Json json, ToJson(info, run));
   try {
-    return WriteTextFile(run, kInfoName, json.dump(2) + "\n");
+    const std::string text = json.dump(2) + "\n";
+    // A full drive has no room for what it holds already.
+    const Result<std::string> there = ReadTextFile(run, kInfoName, kMaxOwnText);
+    return there.ok() && *there == text ? run.Sync() : WriteTextFile(run, kInfoName, text);
   } catch (const nlohmann::json::exception&) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "{} cannot be written: a path or a name that belongs there is not UTF-8",

@@ -75,8 +75,9 @@ struct RunInfo {
   RunFormat format = RunFormat::kCurrent;  ///< as it was read; no part of the text
 };
 
-/// Writes run.json in version 3, durably. Precondition: run_uuid and place are given. Errors:
-/// kInvalidArgument for a text that is not UTF-8; of looking at folders; of writing.
+/// Writes run.json in version 3, durably, unless it says the same already. Precondition: run_uuid
+/// and place are given. Errors: kInvalidArgument for a text that is not UTF-8; of looking at
+/// folders; of writing.
 Status WriteRunInfo(const Folder& run, const RunInfo& info);
 
 /// Returns what the text of the run.json in `run` says. Errors: kCorruption, also for a version

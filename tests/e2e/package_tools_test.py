@@ -277,6 +277,11 @@ class PlacesTest(PackageTest):
             self.says("clean", run, "--yes")
             self.assertEqual((os.path.exists(run), os.listdir(self.path("kept"))), (False, []))
 
+    def test_a_snapshot_to_the_root_is_refused_as_any_path_that_is_taken(self):
+        for path in ("/", self.nvme):
+            line = self.refused(run=self.path("run"), nvme_path=[self.nvme], snapshots=[path])
+            self.assertIn(f"{path} is there already; name another snapshot", line)
+
     def test_where_the_drive_of_the_state_is_away_it_is_to_be_mounted(self):
         run = self.run_in("run")
         os.rename(self.nvme, self.path("away"))

@@ -109,6 +109,13 @@ TEST_F(RunOnDriveTest, WhereItsDriveIsAwayNobodyIsToldToMakeTheFolder) {
   EXPECT_EQ(run.error().message.find("make it"), std::string::npos);
 }
 
+TEST_F(RunOnDriveTest, AResumeThatChangesNothingInRunJsonLeavesTheFile) {
+  Commit();
+  const FileId before = IdAt(root_ + "/run/run.json").value();
+  EXPECT_TRUE(Open().ok());
+  EXPECT_EQ(IdAt(root_ + "/run/run.json").value(), before);
+}
+
 TEST_F(RunOnDriveTest, ARunThatNamesNoCommitDoesNotBeginAnewBesideItsState) {
   Commit();
   const std::string named = base_.Read("run/run.json");
