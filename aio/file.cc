@@ -159,16 +159,19 @@ Result<File> File::Open(const std::string& path, const OpenOptions& options) {
 }
 
 Result<File> File::OpenBoth(const std::string& path, const OpenOptions& options) {
-  PENSTOCK_ASSIGN(UniqueFd fd, OpenExisting(path, options));
-  if (!options.direct) return Adopt(std::move(fd), path, 1_B);
+  const auto open = [&path](const OpenOptions& how) {
+    return UnsharedFd::Open([&] { return OpenExisting(path, how); });
+  };
+  PENSTOCK_ASSIGN(UnsharedFd fd, open(options));
+  if (!options.direct) return Of(std::move(fd), path, 1_B);
   OpenOptions buffered = options;
   buffered.direct = false;
-  PENSTOCK_ASSIGN(UniqueFd buffered_fd, OpenExisting(path, buffered));
+  PENSTOCK_ASSIGN(UnsharedFd buffered_fd, open(buffered));
   // No read-ahead: the page cache holds the pages that unaligned requests touch and no others, as
   // direct I/O runs on their neighbours.
   ::posix_fadvise(buffered_fd.get(), 0, 0, POSIX_FADV_RANDOM);
   const Bytes alignment = DirectAlignment(fd.get());
-  File file = Adopt(std::move(fd), path, alignment);
+  File file = Of(std::move(fd), path, alignment);
   file.buffered_fd_ = std::move(buffered_fd);
   return file;
 }
@@ -187,6 +190,10 @@ Result<File> File::Reopen(int fd, const std::string& path, bool writable) {
 }
 
 File File::Adopt(UniqueFd fd, std::string name, Bytes alignment) {
+  return Of(UnsharedFd(std::move(fd)), std::move(name), alignment);
+}
+
+File File::Of(UnsharedFd fd, std::string name, Bytes alignment) {
   PENSTOCK_CHECK(alignment.value > 0);
   File file;
   file.fd_ = std::move(fd);

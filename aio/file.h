@@ -1,5 +1,7 @@
 // An open file for requests to an engine: with O_DIRECT or without, its alignment, and its space.
 //
+// A forked child has none of its descriptors: one of them may hold the lock of a state.
+//
 // Threads: const functions from any; the others one at a time.
 #pragma once
 
@@ -11,6 +13,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
+#include "base/unshared_fd.h"
 
 namespace penstock::aio {
 
@@ -58,10 +61,11 @@ class File {
  private:
   /// Opens an existing file, both with and without O_DIRECT if `options` ask for that.
   static Result<File> OpenBoth(const std::string& path, const OpenOptions& options);
+  static File Of(UnsharedFd fd, std::string name, Bytes alignment);
   Status Reserve(Bytes size);
 
-  UniqueFd fd_;
-  UniqueFd buffered_fd_;
+  UnsharedFd fd_;
+  UnsharedFd buffered_fd_;
   std::string path_;
   Bytes alignment_ = 1_B;
   bool in_memory_ = false;

@@ -103,6 +103,9 @@ Status UringDrive::SetUp(const Options& options) {
                      RingRefusal(-result), ErrnoText(-result));
   }
   ring_exists_ = true;
+  // A child of a fork has neither the descriptor nor the memory of the ring.
+  ring_fd_ = UnsharedFd(UniqueFd(ring_.ring_fd));
+  (void)io_uring_ring_dontfork(&ring_);
   PENSTOCK_TRY(CheckOperations());
   // Available from 5.18 on; saves the look-up of the ring in every call.
   (void)io_uring_register_ring_fd(&ring_);
@@ -137,6 +140,7 @@ Status UringDrive::CheckOperations() {
 }
 
 UringDrive::~UringDrive() {
+  static_cast<void>(ring_fd_.Release());
   if (ring_exists_) io_uring_queue_exit(&ring_);
 }
 

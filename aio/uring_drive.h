@@ -25,6 +25,7 @@
 #include "aio/drive.h"
 #include "aio/uring_registrations.h"
 #include "base/unique_fd.h"
+#include "base/unshared_fd.h"
 
 namespace penstock::aio {
 
@@ -72,6 +73,7 @@ class UringDrive final : public Drive {
   const bool iopoll_;
   bool ring_exists_ = false;
   io_uring ring_{};
+  UnsharedFd ring_fd_;  ///< of ring_, which closes it: it keeps the files open that it knows
   std::optional<UringRegistrations> registrations_;
   UniqueFd wake_fd_;
   uint64_t wakeups_ = 0;            ///< the kernel puts the eventfd's count here

@@ -15,6 +15,7 @@ namespace {
 constexpr std::string_view kTemporary = ".tmp-";
 // Linux transfers at most 0x7ffff000 bytes a call.
 constexpr size_t kMaxTransfer = size_t{1} << 30;
+constexpr Bytes kCopied = 1_MiB;  // at once
 
 Result<std::string> ReadText(int fd, const std::string& path, Bytes limit) {
   std::string text;
@@ -115,6 +116,33 @@ Result<std::string> ReadTextFileOrPipe(const std::string& path, Bytes limit) {
 
 bool IsBlank(std::string_view text) {
   return text.find_first_not_of('\0') == std::string_view::npos;
+}
+
+Status CopyBytes(const InputFile& from, Bytes size, OutputFile& to) {
+  std::vector<std::byte> buffer;
+  for (Bytes done; done < size; done += Bytes{buffer.size()}) {
+    buffer.resize(std::min(size - done, kCopied).value);
+    PENSTOCK_TRY(from.Read(FileOffset{done.value}, buffer));
+    PENSTOCK_TRY(to.Append(buffer));
+  }
+  return {};
+}
+
+bool HasOtherName(const std::string& path) {
+  struct stat info {};
+  return ::lstat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && info.st_nlink > 1;
+}
+
+Status DropOtherNames(const Folder& folder, const std::string& name) {
+  const Result<InputFile> file = InputFile::Open(folder, name);
+  if (!file.ok() && file.error().code == ErrorCode::kNotFound) return {};
+  PENSTOCK_TRY(file.status());
+  struct stat info {};
+  if (::fstat(file->fd(), &info) != 0 || info.st_nlink <= 1) return {};
+  PENSTOCK_ASSIGN(const std::unique_ptr<OutputFile> copy,
+                  OutputFile::Create(folder, name, file->size()));
+  PENSTOCK_TRY(CopyBytes(*file, file->size(), *copy));
+  return copy->Finish();
 }
 
 Result<std::string> TemporaryName(const Folder& folder, const std::string& name) {

@@ -108,6 +108,15 @@ class OutputFile {
   bool finished_ = false;
 };
 
+/// Appends the first `size` bytes of a file to another. Errors: of reading; of OutputFile::Append.
+Status CopyBytes(const InputFile& from, Bytes size, OutputFile& to);
+
+/// Whether a file has another name as well (a hard link): what is written into it is seen there.
+bool HasOtherName(const std::string& path);
+/// If a file has another name, puts a copy in its place, durably: what is written into that is not
+/// seen there. A missing file is no error. Errors: of opening it and of OutputFile.
+Status DropOtherNames(const Folder& folder, const std::string& name);
+
 /// Returns a free name in a folder for a file that will be called `name`: "<name>.tmp-<number>". A
 /// kill leaves a file of such a name behind.
 Result<std::string> TemporaryName(const Folder& folder, const std::string& name);

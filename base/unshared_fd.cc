@@ -72,4 +72,11 @@ UnsharedFd::~UnsharedFd() {
   fd_ = UniqueFd();
 }
 
+int UnsharedFd::Release() {
+  if (!fd_.valid()) return -1;
+  const std::lock_guard lock(All().mutex);
+  All().fds.erase(fd_.get());
+  return fd_.Release();
+}
+
 }  // namespace penstock

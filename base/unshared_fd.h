@@ -25,7 +25,10 @@ class UnsharedFd {
   UnsharedFd& operator=(UnsharedFd&& other) noexcept;
   ~UnsharedFd();
 
+  bool valid() const { return fd_.valid(); }
   int get() const { return fd_.get(); }
+  /// Gives up the descriptor, which children get again: the caller closes it.
+  int Release();
 
  private:
   struct Registered {};

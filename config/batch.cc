@@ -67,9 +67,9 @@ void CheckBatch(JsonReader& reader, ConfigDraft& draft) {
   std::optional<int64_t> accumulation = draft.gradient_accumulation_steps;
   const auto world = static_cast<int64_t>(draft.world_size);
   if (!train && !micro) {
-    reader.Fail(
-        kMicroBatchSize,
-        fmt::format("missing; give it or {}, or --per-device-train-batch-size", kTrainBatchSize));
+    reader.Fail(kMicroBatchSize, fmt::format("missing; give it or {}; a command line may have "
+                                             "--per-device-train-batch-size instead",
+                                             kTrainBatchSize));
     return;
   }
   // DeepSpeed's rules, with its integer divisions: what does not divide shows in the product.

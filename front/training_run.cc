@@ -5,6 +5,7 @@
 #include "offload/state_names.h"
 #include "offload/uuid.h"
 #include "offload/whole_state.h"
+#include "run/committed_run.h"
 #include "run/leftovers.h"
 #include "run/run_copy.h"
 #include "run/snapshot.h"
@@ -42,6 +43,7 @@ Result<Plan> TrainingRun::PlanOf(const std::string& config, const std::string& m
   if (own.snapshot) {
     PENSTOCK_ASSIGN(from, FilesIn(*own.snapshot));
   }
+  if (from) PENSTOCK_TRY(train::CheckIsThere(*from, own.snapshot.value_or(run_.path())));
   const std::optional<std::vector<std::string>> in_place =
       own.snapshot ? std::nullopt : run_.OwnFolders();
   PENSTOCK_ASSIGN(Plan plan,
@@ -132,12 +134,22 @@ Status TrainingRun::FinishCommit(Training& training) {
 Result<std::string> TrainingRun::Snapshot(Training& training, const std::string& name) {
   PENSTOCK_TRY(FinishCommit(training));
   PENSTOCK_ASSIGN(const offload::WholeState state, training.OpenCommit());
-  if (name.find('/') != std::string::npos) return train::CopyRun(run_.info(), state, name);
+  if (name.find('/') != std::string::npos) return CopyTo(training, state, name);
   PENSTOCK_TRY(train::TakeSnapshot(
       run_.folder(), run_.info(), state, name, [] { return false; },
       [this](const std::string& notice) { run_.AddNotice(notice); }));
   PENSTOCK_ASSIGN(const Folder snapshot, train::OpenSnapshot(run_.folder(), name));
   return snapshot.path();
+}
+
+Result<std::string> TrainingRun::CopyTo(Training& training, const offload::WholeState& state,
+                                        const std::string& path) {
+  PENSTOCK_ASSIGN(const std::string target, train::CanonicalPath(path));
+  run_.NoteCopying(target);
+  Result<std::string> copied = train::CopyRun(run_.info(), state, target);
+  run_.NoteCopying(std::nullopt);
+  if (run_.writes() != watched_) PENSTOCK_TRY(WatchRun(training));
+  return copied;
 }
 
 std::string TrainingRun::Describe() {

@@ -54,6 +54,8 @@ class TrainingRun {
                       const std::string& options);
   Status CheckCommit(const zero::CommittedState& commit, const std::string& uuid);
   Status PlaceNewFiles(zero::EngineOptions& engine);
+  Result<std::string> CopyTo(Training& training, const offload::WholeState& state,
+                             const std::string& path);
   Status Note(Training& training);
   Status WatchRun(Training& training);
 

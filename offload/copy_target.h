@@ -14,8 +14,8 @@
 #include "aio/file.h"
 #include "base/folder.h"
 #include "base/result.h"
-#include "base/unique_fd.h"
 #include "base/units.h"
+#include "base/unshared_fd.h"
 #include "offload/state_names.h"
 
 namespace penstock::offload {
@@ -55,13 +55,13 @@ class CopyTarget {
   Status Finish();
 
  private:
-  CopyTarget(Folder folder, std::string name, UniqueFd fd)
+  CopyTarget(Folder folder, std::string name, UnsharedFd fd)
       : folder_(std::move(folder)), name_(std::move(name)), fd_(std::move(fd)) {}
   std::string temporary() const { return UnfinishedCopy(path()); }
 
   Folder folder_;
   std::string name_;
-  UniqueFd fd_;
+  UnsharedFd fd_;
   bool finished_ = false;
 };
 

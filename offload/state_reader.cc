@@ -155,10 +155,13 @@ Status StateReader::CheckNotOpen(const std::string& path) const {
 Result<StateReader::File> StateReader::OpenFile(const std::string& path, StateLock lock) {
   File file{.path = path};
   bool exclusive = lock == StateLock::kExclusive;
-  Result<UniqueFd> opened = OpenFileAt(path, exclusive ? O_RDWR : O_RDONLY);  // as locks need it
+  const auto open = [&path](int flags) {
+    return UnsharedFd::Open([&] { return OpenFileAt(path, flags); });
+  };
+  Result<UnsharedFd> opened = open(exclusive ? O_RDWR : O_RDONLY);  // as locks need it
   if (exclusive && !opened.ok() && opened.error().code == ErrorCode::kPermission) {
     exclusive = false;
-    opened = OpenFileAt(path, O_RDONLY);
+    opened = open(O_RDONLY);
   }
   PENSTOCK_ASSIGN(file.fd, std::move(opened));
   if (lock != StateLock::kHeld) PENSTOCK_TRY(LockFile(file.fd.get(), exclusive, path));

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "base/unique_fd.h"
+#include "base/unshared_fd.h"
 #include "offload/commit_agreement.h"
 #include "offload/commit_record.h"
 #include "offload/state_format.h"
@@ -89,7 +89,7 @@ class StateReader {
   /// One path's file.
   struct File {
     std::string path;
-    UniqueFd fd;
+    UnsharedFd fd;
     StateGeometry geometry;
     std::string notice;  ///< notice about its heads
 

@@ -74,7 +74,8 @@ Status CheckUuid(int fd, const std::string& path, const std::string& uuid) {
 Result<RemovableState> RemovableState::Open(const std::string& path, const std::string& uuid) {
   const auto [parent, name] = SplitPath(path);
   PENSTOCK_ASSIGN(Folder folder, Folder::Open(parent));
-  Result<UniqueFd> fd = folder.OpenFile(name, O_RDWR);  // as its lock needs it
+  Result<UnsharedFd> fd =
+      UnsharedFd::Open([&] { return folder.OpenFile(name, O_RDWR); });  // as its lock needs it
   if (!fd.ok() && fd.error().code == ErrorCode::kCorruption) {
     return Unknown(path, "it is not a regular file");
   }
@@ -89,7 +90,7 @@ Status RemovableState::Remove() {
   const std::string name = SplitPath(path_).second;
   PENSTOCK_ASSIGN(const FileId own, IdOf(fd_.get(), path_));
   PENSTOCK_TRY(folder_.RemoveFile(name, own));
-  fd_ = UniqueFd();
+  fd_ = UnsharedFd();
   return folder_.Sync();
 }
 

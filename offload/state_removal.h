@@ -6,8 +6,8 @@
 
 #include "base/folder.h"
 #include "base/result.h"
-#include "base/unique_fd.h"
 #include "base/units.h"
+#include "base/unshared_fd.h"
 
 namespace penstock::offload {
 
@@ -29,7 +29,7 @@ class RemovableState {
   Status Remove();
 
  private:
-  RemovableState(Folder folder, std::string path, UniqueFd fd, const FolderEntry& entry)
+  RemovableState(Folder folder, std::string path, UnsharedFd fd, const FolderEntry& entry)
       : folder_(std::move(folder)),
         path_(std::move(path)),
         fd_(std::move(fd)),
@@ -38,7 +38,7 @@ class RemovableState {
 
   Folder folder_;
   std::string path_;
-  UniqueFd fd_;
+  UnsharedFd fd_;
   Bytes size_;
   FileId id_;
 };

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "base/strict_json.h"
 #include "offload/uuid.h"
@@ -10,6 +12,8 @@
 
 namespace penstock::train {
 namespace {
+
+namespace fs = std::filesystem;
 
 /// Whether what a commit of a step says of its run is what the training loop puts into one, as far
 /// as it is read anywhere.
@@ -56,6 +60,18 @@ Status CheckStateOf(const RunInfo& info, const std::string& uuid) {
                    "run.json names the state {}, and {} is of the state {}: another run's file is "
                    "in its place, or run.json was changed; put back what was there",
                    info.state->uuid, info.state->first(), uuid);
+}
+
+Status CheckIsThere(const StateFiles& files, const std::string& run) {
+  for (const std::string& path : files.all()) {
+    std::error_code ignored;
+    if (fs::exists(fs::symlink_status(path, ignored))) continue;
+    return MakeError(ErrorCode::kNotFound,
+                     "{} is not there, which has the newest commit of {}: mount its drive if it is "
+                     "not mounted, or put the file back",
+                     path, run);
+  }
+  return {};
 }
 
 Result<std::unique_ptr<zero::CommittedState>> OpenFiles(const StateFiles& files,

@@ -36,6 +36,10 @@ Result<CommitTexts> ReadCommitTexts(const std::string& json, uint64_t step,
 /// Checks that the state with this UUID is the one that `info` names. Errors: kCorruption.
 Status CheckStateOf(const RunInfo& info, const std::string& uuid);
 
+/// Checks that the files with the newest commit of the run at `run` are there. Errors: kNotFound,
+/// which says what a drive that is not mounted has to do with it.
+Status CheckIsThere(const StateFiles& files, const std::string& run);
+
 /// CommittedState::Open of these files. Errors name the host of a rank whose files are not there.
 Result<std::unique_ptr<zero::CommittedState>> OpenFiles(
     const StateFiles& files, offload::StateLock lock = offload::StateLock::kShared);

@@ -15,6 +15,7 @@
 #include "offload/uuid.h"
 #include "run/leftovers.h"
 #include "run/moved_run.h"
+#include "run/run_copy.h"
 #include "run/run_folder.h"
 #include "run/snapshot.h"
 #include "run/state_owner.h"
@@ -37,12 +38,29 @@ bool Exists(const std::string& path) {
   return fs::exists(fs::symlink_status(path, ignored));
 }
 
-Result<std::vector<std::string>> FoldersOnDrives(const std::vector<std::string>& paths) {
+/// Whether the newest commit of the run at `run` is in a folder, or in one that is made in it.
+bool HasCommitIn(const std::string& run, const std::string& folder) {
+  const Result<RunInfo> info = ReadRunInfo(run);
+  return info.ok() && info->state &&
+         std::ranges::any_of(info->state->all(), [&](const std::string& file) {
+           return file.starts_with(folder + "/");
+         });
+}
+
+/// `run`: the path of the run for which they are, if it has one.
+Result<std::vector<std::string>> FoldersOnDrives(const std::vector<std::string>& paths,
+                                                 const std::optional<std::string>& run) {
   std::vector<std::string> folders;
   for (const std::string& path : paths) {
     PENSTOCK_ASSIGN(folders.emplace_back(), CanonicalPath(path));
     std::error_code ignored;
     if (fs::is_directory(folders.back(), ignored)) continue;
+    if (run && HasCommitIn(*run, folders.back())) {
+      return MakeError(ErrorCode::kNotFound,
+                       "nvme_path {} is not there, and the newest commit of {} is in it: mount its "
+                       "drive",
+                       path, *run);
+    }
     return MakeError(ErrorCode::kNotFound, "nvme_path {} is no folder; make it first", path);
   }
   return folders;
@@ -178,7 +196,7 @@ Result<std::string> CanonicalPath(const std::string& path) {
 
 Result<HeldRun> HeldRun::Open(const RunRequest& request) {
   RunRequest asked = request;
-  PENSTOCK_ASSIGN(asked.nvme_paths, FoldersOnDrives(request.nvme_paths));
+  PENSTOCK_ASSIGN(asked.nvme_paths, FoldersOnDrives(request.nvme_paths, request.folder));
   if (!asked.folder && asked.nvme_paths.empty()) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "neither run nor nvme_path is given, so there is no place for the state file; "
@@ -259,19 +277,39 @@ Status HeldRun::Begin(const RunRequest& request) {
 Status HeldRun::Resume(const RunRequest& request, RunInfo info) {
   PENSTOCK_TRY(CheckKind(info, request.kind, path()));
   PENSTOCK_TRY(TakeUnnamedCommit(&info));
+  if (!info.state) PENSTOCK_TRY(CheckNoOrphan(path(), request.nvme_paths, info.leftovers));
   PENSTOCK_ASSIGN(const std::string uuid, NewUuid());
   places_ = {info.place, path()};
-  is_copy_ = IsCopy(folder_, info);
-  if (is_copy_) BecomeOwn(folder_, uuid, &info);
+  const std::optional<std::string> original = OriginalOf(folder_, info);
+  if (original) BecomeOwn(folder_, uuid, &info);
   if (info.run_uuid.empty()) info.run_uuid = uuid;
-  if (info.state && LiesIn(*info.state, path())) is_copy_ = false;  // its files were copied with it
+  // Files in its folder were copied with it.
+  is_copy_ = original && !(info.state && LiesIn(*info.state, path()));
+  if (is_copy_ && info.state) AddNotice(CopyNotice(folder_, *original));
   if (!is_copy_) info.place = path();
   info.format = RunFormat::kCurrent;
   PENSTOCK_TRY(Write(std::move(info)));
   // If the run was moved, the file beside its state names the place where it was. Nothing is put
   // into a folder on which a drive is to be mounted.
   if (info_.state && !is_copy_ && StateIsThere()) NoteOwnerOf(*info_.state);
+  RemoveUnfinishedSnapshots(folder_, info_.run_uuid,
+                            [this](const std::string& notice) { AddNotice(notice); });
+  RemoveUnfinishedCopy();
   return RemoveLeftovers();
+}
+
+void HeldRun::NoteCopying(const std::optional<std::string>& path) {
+  if (!IsWhole() || unsure_ || info_.copying == path) return;
+  RunInfo info = info_;
+  info.copying = path;
+  static_cast<void>(Write(std::move(info)));
+}
+
+void HeldRun::RemoveUnfinishedCopy() {
+  if (!info_.copying) return;
+  const Status removed = RemoveLeftCopy(*info_.copying);
+  if (removed.ok()) return NoteCopying(std::nullopt);
+  AddNotice("an unfinished snapshot is left behind: " + removed.error().message);
 }
 
 void HeldRun::NoteLost(const StateFiles& state) const {
@@ -286,6 +324,7 @@ std::optional<std::vector<std::string>> HeldRun::OwnFolders() const {
   if (!info_.state || is_copy_ || info_.state->ranks.size() != 1) return std::nullopt;
   const std::vector<std::string>& paths = info_.state->ranks.front().paths;
   if (paths.size() != state_folders_.size()) return std::nullopt;
+  if (std::ranges::any_of(paths, HasOtherName)) return std::nullopt;
   std::vector<std::string> folders;
   for (size_t i = 0; i < paths.size(); ++i) {
     folders.push_back(SplitPath(paths[i]).first);
@@ -361,8 +400,9 @@ Status HeldRun::RemoveLeftovers() {
     if (info.state && info.state->uuid == state.uuid) return true;
     if (MayBeAway(state)) {
       notices_.push_back(fmt::format(
-          "{} is not there: if its drive is not mounted, close this run and mount it, because a "
-          "commit of this training would take the place of one in that file",
+          "{} is not there: an earlier process ended before it made that file, or its drive is not "
+          "mounted; if so, close this run and mount it, because a commit of this training would "
+          "take the place of one in that file",
           state.first()));
       return false;
     }

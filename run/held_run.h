@@ -54,7 +54,8 @@ class HeldRun {
   /// Where the files of a new state go, one folder for each path.
   const std::vector<std::string>& state_folders() const { return state_folders_; }
   /// The folders of the newest commit's files, if the run may resume in place: they are the run's
-  /// own, and lie in its folders for states. Otherwise the state must be moved.
+  /// own, lie in its folders for states, and have no other name (a hard link). Otherwise the state
+  /// must be moved.
   std::optional<std::vector<std::string>> OwnFolders() const;
   void AddNotice(const std::string& notice) { notices_.push_back(notice); }
   /// Notices for the user; each is returned once.
@@ -71,6 +72,10 @@ class HeldRun {
   /// Removes the files of states without a commit. What cannot be removed stays named, as does a
   /// state of an earlier process that may hold the first commit on a drive that is not there.
   Status RemoveLeftovers();
+
+  /// Names the path to which a snapshot is being copied, or none any more, so that the next start
+  /// removes what a kill leaves there. If run.json cannot be written, that is not known then.
+  void NoteCopying(const std::optional<std::string>& path);
 
   /// Returns a watch of the folder and of the run.json written last.
   Result<FolderWatch> Watch() const { return FolderWatch::Begin(folder_, {kInfoName}); }
@@ -94,6 +99,7 @@ class HeldRun {
   bool StateIsThere() const;
   bool MayBeAway(const StateFiles& state) const;
   bool IsWhole() const;
+  void RemoveUnfinishedCopy();
   Status RemoveRun();
   void RemoveBegun();
   static void RemoveAbandoned(const std::string& root);

@@ -353,8 +353,9 @@ Status NoteChanges(const ResumePoint& from, const RunInfo& now, const RunFolder&
   return folder.WriteInfo(noted);
 }
 
-Status CompleteMove(ResumePoint& from, const RunFolder& folder) {
+Status CompleteEarlier(ResumePoint& from, const RunFolder& folder) {
   RunInfo& info = from.current();
+  RemoveUnfinishedSnapshots(folder.folder(), info.run_uuid, from.notify);
   const std::vector<std::string> runs = {folder.path(), info.place};
   if (!from.is_copy) {
     info.place = folder.path();

@@ -119,9 +119,9 @@ Status MoveState(ResumePoint& from, zero::Session& session, const RunFolder& fol
 /// if the state stays in its files.
 Status NoteChanges(const ResumePoint& from, const RunInfo& now, const RunFolder& folder);
 
-/// Completes a MoveState that was interrupted: removes files, and copies the rows of the snapshot
-/// from which the run resumed. Files that cannot be removed stay in run.json, which names the run's
-/// place from now on (version 3).
-Status CompleteMove(ResumePoint& from, const RunFolder& folder);
+/// Completes what an earlier process was killed in: removes unfinished snapshots, and completes a
+/// MoveState: removes files, and copies the rows of the snapshot from which the run resumed. Files
+/// that cannot be removed stay in run.json, which names the run's place from now on (version 3).
+Status CompleteEarlier(ResumePoint& from, const RunFolder& folder);
 
 }  // namespace penstock::train

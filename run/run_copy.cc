@@ -27,25 +27,37 @@ StateFiles FilesIn(const Folder& folder, const StateFiles& state) {
   return files;
 }
 
+std::string UnfinishedName(const std::string& name) { return fmt::format(".{}.unfinished", name); }
+
+/// The existing files of the state of an unfinished copy.
+Result<StateFiles> FilesOfUnfinishedCopy(const Folder& folder) {
+  const Result<RunInfo> info = ReadRunInfo(folder);
+  if (!info.ok() && info.error().code == ErrorCode::kNotFound) return StateFiles();
+  PENSTOCK_TRY(info.status());
+  std::vector<StateFiles> states = info->leftovers;
+  if (info->state) states.push_back(*info->state);
+  StateFiles found{.ranks = {RankFiles()}, .uuid = {}};
+  for (const StateFiles& state : states) {
+    found.uuid = state.uuid;  // they are the same
+    for (const std::string& whole : FilesIn(folder, state).all()) {
+      for (const std::string& path : {whole, offload::UnfinishedCopy(whole)}) {
+        std::error_code ignored;
+        if (!fs::exists(fs::symlink_status(path, ignored))) continue;
+        found.ranks.front().paths.push_back(path);
+      }
+    }
+  }
+  return found;
+}
+
 /// Removes an unfinished copy. Stops at the first thing that is not the copy's, and leaves the
 /// rest.
 Status RemoveUnfinished(const Folder& around, const std::string& name, const Folder& folder,
                         RunLock& lock) {
-  const Result<RunInfo> info = ReadRunInfo(folder);
-  if (!info.ok() && info.error().code != ErrorCode::kNotFound) return info.error();
-  if (info.ok()) {
-    std::vector<StateFiles> states = info->leftovers;
-    if (info->state) states.push_back(*info->state);
-    for (const StateFiles& state : states) {
-      for (const std::string& whole : FilesIn(folder, state).all()) {
-        for (const std::string& path : {whole, offload::UnfinishedCopy(whole)}) {
-          std::error_code ignored;
-          if (!fs::exists(fs::symlink_status(path, ignored))) continue;
-          PENSTOCK_ASSIGN(auto file, offload::RemovableState::Open(path, state.uuid));
-          PENSTOCK_TRY(file.Remove());
-        }
-      }
-    }
+  PENSTOCK_ASSIGN(const StateFiles state, FilesOfUnfinishedCopy(folder));
+  for (const std::string& path : state.all()) {
+    PENSTOCK_ASSIGN(auto file, offload::RemovableState::Open(path, state.uuid));
+    PENSTOCK_TRY(file.Remove());
   }
   PENSTOCK_ASSIGN(const std::vector<FoundFile> files, FilesOfRun(folder));
   for (const FoundFile& file : files) PENSTOCK_TRY(folder.RemoveFile(file.name, file.id));
@@ -88,10 +100,35 @@ Status Fill(const Folder& folder, RunInfo info, const offload::WholeState& state
 
 }  // namespace
 
+Result<std::optional<LeftCopy>> FindLeftCopy(const std::string& path) {
+  const auto [parent, name] = SplitPath(path);
+  Result<Folder> around = Folder::Open(parent);
+  if (!around.ok() && around.error().code == ErrorCode::kNotFound) return std::optional<LeftCopy>();
+  PENSTOCK_TRY(around.status());
+  Result<Folder> folder = around->OpenFolder(UnfinishedName(name));
+  if (!folder.ok() && folder.error().code == ErrorCode::kNotFound) return std::optional<LeftCopy>();
+  PENSTOCK_TRY(folder.status());
+  PENSTOCK_TRY(CheckIsLeft(*folder, path));
+  PENSTOCK_ASSIGN(StateFiles state, FilesOfUnfinishedCopy(*folder));
+  return std::optional(LeftCopy{*std::move(around), *std::move(folder), std::move(state)});
+}
+
+Status RemoveLeftCopy(const std::string& path) {
+  const auto [parent, name] = SplitPath(path);
+  const Result<Folder> around = Folder::Open(parent);
+  if (!around.ok() && around.error().code == ErrorCode::kNotFound) return {};
+  PENSTOCK_TRY(around.status());
+  return RemoveLeft(*around, UnfinishedName(name), path);
+}
+
 Result<std::string> CopyRun(const RunInfo& info, const offload::WholeState& state,
                             const std::string& path) {
   PENSTOCK_ASSIGN(const std::string target, CanonicalPath(path));
   const auto [parent, name] = SplitPath(target);
+  if (name.empty()) {
+    return MakeError(ErrorCode::kInvalidArgument, "{} is there already; name another snapshot",
+                     target);
+  }
   PENSTOCK_TRY(MakeFolders(parent).status());
   PENSTOCK_ASSIGN(const Folder around, Folder::Open(parent));
   PENSTOCK_ASSIGN(const FolderEntry taken, around.Look(name));
@@ -99,13 +136,14 @@ Result<std::string> CopyRun(const RunInfo& info, const offload::WholeState& stat
     return MakeError(ErrorCode::kInvalidArgument, "{} is there already; name another snapshot",
                      target);
   }
-  const std::string unfinished = fmt::format(".{}.unfinished", name);
+  const std::string unfinished = UnfinishedName(name);
   PENSTOCK_TRY(RemoveLeft(around, unfinished, target));
   RunInfo own = info;
   PENSTOCK_ASSIGN(const offload::Uuid uuid, offload::RandomUuid());
   own.run_uuid = offload::ToString(uuid);
   own.place = target;
   own.temporary = false;
+  own.copying.reset();
   PENSTOCK_ASSIGN(const Folder folder, around.MakeFolder(unfinished));
   PENSTOCK_ASSIGN(RunLock lock, RunLock::TryTake(folder));
   Status made = Fill(folder, std::move(own), state);

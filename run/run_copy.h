@@ -4,8 +4,10 @@
 // Threads: one at a time for a path.
 #pragma once
 
+#include <optional>
 #include <string>
 
+#include "base/folder.h"
 #include "base/result.h"
 #include "offload/whole_state.h"
 #include "run/run_info.h"
@@ -20,5 +22,18 @@ namespace penstock::train {
 /// another process copies to it; of copying.
 Result<std::string> CopyRun(const RunInfo& info, const offload::WholeState& state,
                             const std::string& path);
+
+/// What a process that was killed left of a copy to a path.
+struct LeftCopy {
+  Folder around;
+  Folder folder;
+  StateFiles state;  ///< its existing files
+};
+/// Finds it; nothing if it is not there. Errors: kInvalidArgument if something else has its name;
+/// of looking.
+Result<std::optional<LeftCopy>> FindLeftCopy(const std::string& path);
+/// Removes it, if it is there. Errors: those of FindLeftCopy; kUnavailable while a process copies
+/// to that path; of removing.
+Status RemoveLeftCopy(const std::string& path);
 
 }  // namespace penstock::train

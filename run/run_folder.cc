@@ -30,8 +30,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr Bytes kCopied = 1_MiB;  // at once
-
 constexpr const char* kSummaryName = "summary.json";
 constexpr std::array<std::string_view, 8> kFileNames = {kInfoName,    kMetricsName,  kSummaryName,
                                                         kReportsName, kHeadroomName, kBlackBoxName,
@@ -317,12 +315,7 @@ Status CopyRows(const Folder& from, const Folder& to, uint64_t step) {
   PENSTOCK_ASSIGN(const InputFile rows, InputFile::Open(from, kMetricsName));
   PENSTOCK_ASSIGN(const std::unique_ptr<OutputFile> copy,
                   OutputFile::Create(to, kMetricsName, size));
-  std::vector<std::byte> buffer;
-  for (Bytes done; done < size; done += Bytes{buffer.size()}) {
-    buffer.resize(std::min(size - done, kCopied).value);
-    PENSTOCK_TRY(rows.Read(FileOffset{done.value}, buffer));
-    PENSTOCK_TRY(copy->Append(buffer));
-  }
+  PENSTOCK_TRY(CopyBytes(rows, size, *copy));
   return copy->Finish();
 }
 

@@ -67,6 +67,7 @@ Result<Json> ToJson(const RunInfo& info, const Folder& run) {
     json["leftovers"].push_back(std::move(files));
   }
   if (info.rows_from) json["rows_from"] = *info.rows_from;
+  if (info.copying) json["copying"] = *info.copying;
   if (info.automatic) json["automatic"] = *info.automatic;
   for (const RunChange& change : info.changes) json["changes"].push_back(ToJson(change));
   for (const StepRange& range : info.skip_steps) {
@@ -90,8 +91,8 @@ Result<RunTraining> CurrentTraining(const JsonFields& fields, RunKind kind) {
 
 Result<RunInfo> ParseCurrent(const JsonFields& fields, const Folder& run) {
   PENSTOCK_TRY(fields.CheckKeys({"version", "program", "kind", "run_uuid", "place", "temporary",
-                                 "state", "leftovers", "rows_from", "automatic", "changes",
-                                 "skip_steps", "training"}));
+                                 "state", "leftovers", "rows_from", "copying", "automatic",
+                                 "changes", "skip_steps", "training"}));
   RunInfo info;
   PENSTOCK_ASSIGN(info.program, fields.Text("program"));
   PENSTOCK_ASSIGN(const std::string kind, fields.Text("kind"));
@@ -131,7 +132,10 @@ Status WriteRunInfo(const Folder& run, const RunInfo& info) {
   PENSTOCK_CHECK(!info.run_uuid.empty() && !info.place.empty());
   PENSTOCK_ASSIGN(const Json json, ToJson(info, run));
   try {
-    return WriteTextFile(run, kInfoName, json.dump(2) + "\n");
+    const std::string text = json.dump(2) + "\n";
+    // A full drive has no room for what it holds already.
+    const Result<std::string> there = ReadTextFile(run, kInfoName, kMaxOwnText);
+    return there.ok() && *there == text ? run.Sync() : WriteTextFile(run, kInfoName, text);
   } catch (const nlohmann::json::exception&) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "{} cannot be written: a path or a name that belongs there is not UTF-8",

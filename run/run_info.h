@@ -65,6 +65,8 @@ struct RunInfo {
   std::vector<StateFiles> leftovers;
   /// The snapshot that the state was moved back to, until metrics.jsonl holds its rows.
   std::optional<std::string> rows_from;
+  /// Where a snapshot is being made that is a run of its own: an absolute path, without links.
+  std::optional<std::string> copying;
   /// Of an automatic snapshot: which one it is of its run's, from 1.
   std::optional<uint64_t> automatic;
   std::vector<RunChange> changes;          ///< in the order in which they were made
@@ -73,8 +75,9 @@ struct RunInfo {
   RunFormat format = RunFormat::kCurrent;  ///< as it was read; no part of the text
 };
 
-/// Writes run.json in version 3, durably. Precondition: run_uuid and place are given. Errors:
-/// kInvalidArgument for a text that is not UTF-8; of looking at folders; of writing.
+/// Writes run.json in version 3, durably, unless it says the same already. Precondition: run_uuid
+/// and place are given. Errors: kInvalidArgument for a text that is not UTF-8; of looking at
+/// folders; of writing.
 Status WriteRunInfo(const Folder& run, const RunInfo& info);
 
 /// Returns what the text of the run.json in `run` says. Errors: kCorruption, also for a version

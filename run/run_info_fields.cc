@@ -1,5 +1,9 @@
 #include "run/run_info_fields.h"
 
+#include <fmt/format.h>
+
+#include <filesystem>
+
 #include "run/snapshot.h"
 
 namespace penstock::train {
@@ -33,6 +37,13 @@ Status ReadNotes(const JsonFields& fields, const Folder& run, RunInfo* info) {
     PENSTOCK_ASSIGN(info->rows_from, fields.Text("rows_from"));
     const Status name = CheckSnapshotName(*info->rows_from);
     if (!name.ok()) return DamagedInfo(run, name.error().message);
+  }
+  if (fields.Has("copying")) {
+    PENSTOCK_ASSIGN(info->copying, fields.Name("copying"));
+    if (!std::filesystem::path(*info->copying).is_absolute()) {
+      return DamagedInfo(run,
+                         fmt::format("copying is \"{}\", not an absolute path", *info->copying));
+    }
   }
   if (fields.Has("automatic")) {
     PENSTOCK_ASSIGN(info->automatic, fields.Whole("automatic"));

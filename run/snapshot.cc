@@ -152,6 +152,7 @@ Status MakeSnapshot(const Folder& run, const Folder& snapshots, const RunInfo& i
   kept.leftovers.clear();
   kept.temporary = false;  // it stays when its run is removed
   kept.rows_from.reset();
+  kept.copying.reset();
   PENSTOCK_TRY(WriteRunInfo(unfinished, kept));
   PENSTOCK_TRY(offload::CopyState(state, kept.state->paths(), stop_requested));
   PENSTOCK_TRY(CopyMetrics(run, info, unfinished, state, notify));

@@ -62,7 +62,9 @@ Result<SnapshotRequest> SnapshotRequest::Make(const Folder& run, const std::stri
   if (IsThere(snapshots, answer)) PENSTOCK_TRY(snapshots.RemoveFile(answer));
   // It is locked before it has its name: the training never sees one that looks abandoned.
   PENSTOCK_ASSIGN(const std::string temporary, TemporaryName(snapshots, request));
-  PENSTOCK_ASSIGN(UniqueFd fd, snapshots.OpenFile(temporary, O_RDWR | O_CREAT | O_EXCL));
+  PENSTOCK_ASSIGN(UnsharedFd fd, UnsharedFd::Open([&] {
+                    return snapshots.OpenFile(temporary, O_RDWR | O_CREAT | O_EXCL);
+                  }));
   const Status locked = TryLockFile(fd.get(), /*exclusive=*/true, snapshots.PathOf(temporary));
   const Status named = locked.ok() ? snapshots.Replace(temporary, request) : locked;
   if (!named.ok()) {

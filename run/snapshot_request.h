@@ -16,7 +16,7 @@
 
 #include "base/folder.h"
 #include "base/result.h"
-#include "base/unique_fd.h"
+#include "base/unshared_fd.h"
 
 namespace penstock::train {
 
@@ -34,7 +34,7 @@ class SnapshotRequest {
   void TakeBack() const;
 
  private:
-  SnapshotRequest(Folder snapshots, std::string run_uuid, std::string name, UniqueFd lock)
+  SnapshotRequest(Folder snapshots, std::string run_uuid, std::string name, UnsharedFd lock)
       : snapshots_(std::move(snapshots)),
         run_uuid_(std::move(run_uuid)),
         name_(std::move(name)),
@@ -43,7 +43,7 @@ class SnapshotRequest {
   Folder snapshots_;
   std::string run_uuid_;
   std::string name_;  ///< of the snapshot
-  UniqueFd lock_;
+  UnsharedFd lock_;
 };
 
 /// Returns the names of the requested snapshots, sorted.

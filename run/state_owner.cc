@@ -76,6 +76,14 @@ void NoteOwner(const StateFiles& state, const Folder& run, const Notify& notify)
                      state.first(), written.error().message));
 }
 
+std::string OwnerOf(const StateFiles& state) {
+  if (state.ranks.empty()) return {};
+  const auto [path, name] = SplitPath(state.first());
+  const std::string owner = OwnerName(name);
+  const Result<Folder> folder = Folder::Open(path);
+  return owner.empty() || !folder.ok() ? std::string() : NamedRun(*folder, owner);
+}
+
 Result<std::optional<OwnerFiles>> FindOwner(const StateFiles& state,
                                             const std::vector<std::string>& runs) {
   using None = std::optional<OwnerFiles>;
@@ -117,17 +125,21 @@ Result<std::vector<OwnerFiles>> FindOlderFolders(const StateFiles& state,
   return found;
 }
 
-Status CheckNoOrphan(const std::string& run, const std::vector<std::string>& nvme_paths) {
+Status CheckNoOrphan(const std::string& run, const std::vector<std::string>& nvme_paths,
+                     const std::vector<StateFiles>& known) {
   std::vector<std::string> states;
   for (const std::string& path : nvme_paths) {
     const Result<Folder> folder = Folder::Open(path);
     if (folder.ok()) FindOrphans(*folder, run, true, &states);
   }
+  for (const StateFiles& state : known) {
+    std::erase_if(states, [&](const std::string& path) { return path == state.first(); });
+  }
   if (states.empty()) return {};
   return MakeError(ErrorCode::kNotFound,
-                   "no run is in {}, but {} {} of a training whose folder was there; if that was "
-                   "moved, resume it at its new place, or name another folder for a new training; "
-                   "else put it back; removing the state deletes its commits",
+                   "no run is in {} that has a commit, but {} {} of a training whose folder was "
+                   "there; if that was moved, resume it at its new place, or name another folder "
+                   "for a new training; else put it back; removing the state deletes its commits",
                    run, fmt::join(states, " and "), states.size() == 1 ? "is" : "are");
 }
 

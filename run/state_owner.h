@@ -20,6 +20,9 @@ namespace penstock::train {
 /// has none. A failure is only told: the state is the run's without it.
 void NoteOwner(const StateFiles& state, const Folder& run, const Notify& notify);
 
+/// Returns the path of the run that the file of a state names; empty if it names none.
+std::string OwnerOf(const StateFiles& state);
+
 /// The file of a state, and what kills left of its writing.
 struct OwnerFiles {
   Folder folder;
@@ -35,8 +38,9 @@ Result<std::optional<OwnerFiles>> FindOwner(const StateFiles& state,
 Result<std::vector<OwnerFiles>> FindOlderFolders(const StateFiles& state,
                                                  const std::vector<std::string>& runs);
 
-/// Refuses to begin a run in the folder at `run` if a state in `nvme_paths` belongs to a run that
-/// was there. Errors: kNotFound, which names the states.
-Status CheckNoOrphan(const std::string& run, const std::vector<std::string>& nvme_paths);
+/// Refuses to begin at step 0 in the folder at `run` if a state in `nvme_paths` belongs to a run
+/// that was there, and is none of `known`. Errors: kNotFound, which names the states.
+Status CheckNoOrphan(const std::string& run, const std::vector<std::string>& nvme_paths,
+                     const std::vector<StateFiles>& known = {});
 
 }  // namespace penstock::train

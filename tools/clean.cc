@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "run/leftovers.h"
 #include "run/moved_run.h"
 #include "run/rank_reports.h"
+#include "run/run_copy.h"
 #include "run/run_folder.h"
 #include "run/snapshot.h"
 #include "run/snapshot_request.h"
@@ -66,13 +68,16 @@ class Planner {
   Status FindSnapshot(const Held& snapshots, const std::string& name);
   Status FindUnfinished(const Held& snapshots, const std::string& name);
   Status FindSnapshots();
+  Status FindCopy(const std::string& path);
   Status FindReports();
   Status FindReplay();
   Status FindKept();
 
   CleanPlan& plan_;
   std::string run_uuid_;
-  bool is_copy_ = false;           ///< only what lies in RUN is the run's
+  bool is_copy_ = false;  ///< only what lies in RUN is the run's
+  /// Where RUN was trained last, if nothing shows that it is no copy of the run there.
+  std::optional<std::string> elsewhere_;
   std::vector<std::string> runs_;  ///< the paths that RUN has and had
   std::set<FileId> found_;         ///< files of the plan: run.json may name one twice
   std::vector<Held> folders_;      ///< folders that the plan empties
@@ -128,6 +133,13 @@ Status Planner::FindState(const std::string& path, const std::string& uuid,
   const Result<FileId> id = IdAt(path);
   if (id.ok() && found_.contains(*id)) return {};
   Result<offload::RemovableState> state = offload::RemovableState::Open(path, uuid);
+  if (state.ok() && elsewhere_ && !IsWithin(path)) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "{} was last trained at {}, and {} may be another run's: if it was moved, "
+                     "resume it once where it is, or move it back; if it is a copy, resume the "
+                     "original once, which keeps that file; then clean it",
+                     plan_.run->path(), *elsewhere_, path);
+  }
   if (state.ok()) {
     found_.insert(state->id());
     plan_.states.push_back(std::move(state).value());
@@ -205,6 +217,18 @@ Status Planner::FindSnapshots() {
   return {};
 }
 
+/// What is left of a snapshot to a path. Something else of its name is kept.
+Status Planner::FindCopy(const std::string& path) {
+  Result<std::optional<LeftCopy>> left = FindLeftCopy(path);
+  if (!left.ok() || !*left) return {};
+  PENSTOCK_TRY(FindStates((*left)->state));
+  const Held folder = std::make_shared<Folder>(std::move((*left)->folder));
+  PENSTOCK_TRY(AddFilesOfRun(folder));
+  const Held around = std::make_shared<Folder>(std::move((*left)->around));
+  plan_.items.push_back({around, SplitPath(folder->path()).second});
+  return {};
+}
+
 /// What ranks have said of a failure.
 Status Planner::FindReports() {
   Result<Held> opened = Hold(OpenReportsFolder(*plan_.run));
@@ -249,6 +273,7 @@ Status Planner::FindAll() {
   PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(*plan_.run));
   run_uuid_ = info.run_uuid;
   is_copy_ = IsCopy(*plan_.run, info);
+  if (!is_copy_) elsewhere_ = LastPlaceElsewhere(*plan_.run, info);
   runs_ = {plan_.run->path(), info.place};
   std::vector<StateFiles> states = info.leftovers;
   if (info.state) states.insert(states.begin(), *info.state);
@@ -259,6 +284,7 @@ Status Planner::FindAll() {
   }
   if (!run_uuid_.empty()) {  // else it is an older run of the package, which has nothing of these
     PENSTOCK_TRY(FindSnapshots());
+    if (info.copying && !is_copy_) PENSTOCK_TRY(FindCopy(*info.copying));
     PENSTOCK_TRY(FindReports());
     PENSTOCK_TRY(FindReplay());
   }

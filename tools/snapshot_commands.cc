@@ -11,7 +11,6 @@
 #include "offload/whole_commit.h"
 #include "offload/whole_state.h"
 #include "run/committed_run.h"
-#include "run/held_run.h"
 #include "run/leftovers.h"
 #include "run/moved_run.h"
 #include "run/run_folder.h"
@@ -75,7 +74,6 @@ std::string Describe(const Folder& folder) {
 Status BringUpToDate(const Folder& run, RunInfo* info) {
   if (!info->run_uuid.empty()) return {};
   PENSTOCK_ASSIGN(const offload::Uuid uuid, offload::RandomUuid());
-  PENSTOCK_ASSIGN(info->place, CanonicalPath(run.path()));
   info->run_uuid = offload::ToString(uuid);
   info->format = RunFormat::kCurrent;
   return WriteRunInfo(run, *info);
@@ -122,11 +120,11 @@ Result<std::string> RunSnapshot(const std::string& path, const std::string& name
                      "{} is a snapshot already; take one of {}, or copy it with penstock export",
                      path, *whole);
   }
-  if (IsCopy(run, info)) {
+  if (const std::optional<std::string> original = OriginalOf(run, info)) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "{} is a copy of {}, which is still there, and has no state of its own yet; "
                      "resume it, which gives it one, or take a snapshot of {}",
-                     path, info.place, info.place);
+                     path, *original, *original);
   }
   PENSTOCK_TRY(CheckSnapshotNotTaken(run, name));
   std::optional<RunLock> lock;

@@ -205,6 +205,7 @@ Result<CsvMonitor> CsvMonitor::Resume(const config::Config& config, const Positi
   std::optional<std::string> incomplete;
   for (const Curve* curve : CurvesOf(config)) {
     const std::string name = FileName(curve->name);
+    PENSTOCK_TRY(DropOtherNames(folder, name));
     PENSTOCK_ASSIGN(UniqueFd fd, folder.OpenFile(name, O_WRONLY | O_CREAT | O_APPEND, kCurveMode));
     PENSTOCK_ASSIGN(const KeptLines kept, ReadLines(folder, curve->name, position.samples));
     if (::ftruncate(fd.get(), kept.end) != 0) {

@@ -8,6 +8,7 @@
 #include <istream>
 #include <nlohmann/json.hpp>
 
+#include "base/files.h"
 #include "run/rows/metrics_rows.h"
 
 namespace penstock::train {
@@ -67,6 +68,7 @@ Result<MetricsWriter> MetricsWriter::Resume(const Folder& folder, const std::str
                                             uint64_t step, const std::string& row,
                                             const Notify& notify) {
   const std::string path = folder.PathOf(name);
+  PENSTOCK_TRY(DropOtherNames(folder, name));
   PENSTOCK_ASSIGN(UniqueFd fd, folder.OpenFile(name, O_WRONLY | O_CREAT | O_APPEND, kMode));
   PENSTOCK_ASSIGN(const KeptRows kept, OpenRows(folder, name, step));
   const uint64_t before = kept.last_step < step ? RowBefore(row, step) : kept.last_step;

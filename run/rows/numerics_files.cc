@@ -100,6 +100,7 @@ Result<NumericsWriter> NumericsWriter::Resume(const Folder& folder, uint64_t ste
 Status NumericsWriter::AppendTo(std::optional<LineFile>& file, const char* name,
                                 const std::string& line) {
   if (!file) {
+    PENSTOCK_TRY(DropOtherNames(*folder_, name));
     PENSTOCK_ASSIGN(UniqueFd fd,
                     folder_->OpenFile(name, O_WRONLY | O_CREAT | O_APPEND, kLinesMode));
     file.emplace(folder_->PathOf(name), std::move(fd));

@@ -1,9 +1,13 @@
 // Which bytes every engine moves and how it cuts and counts them, while nothing goes wrong; with
 // and without faults that it has to hide. When requests end: engine_requests_test.cc.
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <random>
@@ -11,7 +15,9 @@
 #include <string>
 #include <vector>
 
+#include "base/file_lock.h"
 #include "tests/aio/support.h"
+#include "tests/temp_folder.h"
 
 namespace penstock::aio {
 namespace {
@@ -54,6 +60,40 @@ TEST_P(EngineContract, ARegisteredFileIsServedAsAnyOtherUntilAndAfterItIsTakenBa
     EXPECT_OK(engine->Sync(file.get()));
   }
   RoundTrip(*engine, file.get(), 0, 40'000, 3);
+}
+
+/// Locks a file that an engine has registered, leaves a child that waits for the end of a pipe, and
+/// is killed.
+void LockAndBeKilled(const EngineCase& engine_case, const std::string& path, const int (&pipe)[2]) {
+  const Result<std::unique_ptr<Engine>> engine = engine_case.make({.block_size = 8_KiB});
+  const Result<File> file = File::Open(path, {.writable = true, .direct = false});
+  if (!engine.ok() || !file.ok()) ::_exit(1);
+  const Result<FileRegistration> registration = (*engine)->RegisterFile(*file);
+  if (!registration.ok() || !LockFile(file->fd(), true, path).ok()) ::_exit(1);
+  if (::fork() == 0) {
+    ::close(pipe[1]);
+    char byte = 0;
+    static_cast<void>(!::read(pipe[0], &byte, 1));
+    ::_exit(0);
+  }
+  ::raise(SIGKILL);
+}
+
+TEST_P(EngineContract, AChildOfAKilledProcessKeepsNoLockOfARegisteredFile) {
+  MAKE_ENGINE(engine, {.block_size = 8_KiB});
+  const TempFolder folder;
+  const std::string path = folder.Write("file", "bytes");
+  int pipe[2];
+  ASSERT_EQ(::pipe(pipe), 0);
+  const pid_t process = ::fork();
+  if (process == 0) LockAndBeKilled(GetParam(), path, pipe);
+  int status = 0;
+  ASSERT_EQ(::waitpid(process, &status, 0), process);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  const UniqueFd again(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  EXPECT_OK(LockFile(again.get(), true, path));
+  ::close(pipe[0]);
+  ::close(pipe[1]);
 }
 
 TEST_P(EngineContract, TakingAFileBackDisturbsNoBlockThatIsOnItsWay) {

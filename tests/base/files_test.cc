@@ -120,6 +120,23 @@ TEST(WriteTextFile, ReplacesTheWholeFile) {
   EXPECT_THAT(folder.List(), ElementsAre("x"));
 }
 
+TEST(DropOtherNames, LeavesTheFileToItsOtherNameAndTakesACopy) {
+  const TempFolder folder;
+  const std::string file = folder.Write("a", "text");
+  EXPECT_FALSE(HasOtherName(file));
+  EXPECT_FALSE(HasOtherName(folder.Path("missing")));
+  fs::create_hard_link(file, folder.Path("b"));
+  EXPECT_TRUE(HasOtherName(file));
+  ASSERT_TRUE(DropOtherNames(folder.Open(), "a").ok());
+  EXPECT_FALSE(HasOtherName(file));
+  folder.Write("a", "other");
+  EXPECT_EQ(folder.Read("b"), "text");
+  const FileId before = IdAt(file).value();
+  ASSERT_TRUE(DropOtherNames(folder.Open(), "a").ok());
+  EXPECT_EQ(IdAt(file).value(), before) << "it was its own already";
+  EXPECT_TRUE(DropOtherNames(folder.Open(), "missing").ok());
+}
+
 TEST(ReadTextFile, RefusesWhatIsTooLargeOrAFolder) {
   const TempFolder folder;
   const std::string path = folder.Write("a", "12345");

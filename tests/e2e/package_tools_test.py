@@ -214,6 +214,10 @@ class PlacesTest(PackageTest):
             self.run_in(f"moved-{nvme}", nvme=nvme)
             self.assertEqual(self.step_of(moved), 4)
             shutil.move(moved, self.path("again"))
+            if nvme:
+                self.assertIn(f"was last trained at {moved}",
+                              self.one_line("clean", self.path("again"), "--yes"))
+                self.run_in("again")
             self.says("clean", self.path("again"), "--yes")
             self.assertEqual((os.path.exists(self.path("again")), os.listdir(self.nvme)), (False, []))
 
@@ -227,6 +231,69 @@ class PlacesTest(PackageTest):
             self.says("clean", copied, "--yes")
             self.assertFalse(os.path.exists(copied))
             self.assertEqual(self.everything(run, self.nvme), before)
+
+    def test_a_run_and_its_copy_by_hard_links_train_in_files_of_their_own(self):
+        for kind in ("optimizer", "module"):
+            run = self.run_in(f"run-{kind}", kind, nvme=False)
+            copied = shutil.copytree(run, self.path(f"linked-{kind}"), copy_function=os.link)
+            self.run_in(f"linked-{kind}", kind, nvme=False)
+            self.assertEqual((self.step_of(run), self.step_of(copied)), (2, 4))
+            self.run_in(f"run-{kind}", kind, nvme=False)
+            for folder in (run, copied):
+                states = [name for name in os.listdir(folder) if name.endswith(".state")]
+                self.assertEqual((self.step_of(folder), len(states)), (4, 1))
+
+    def test_a_copy_whose_original_was_moved_and_trained_takes_nothing_from_it(self):
+        for kind in ("optimizer", "module"):
+            run, moved = self.run_in(f"run-{kind}", kind), self.path(f"moved-{kind}")
+            copied = shutil.copytree(run, self.path(f"copied-{kind}"))
+            cleaned = shutil.copytree(run, self.path(f"cleaned-{kind}"))
+            shutil.move(run, moved)
+            self.run_in(f"moved-{kind}", kind)
+            before = self.everything(moved)
+            self.says("clean", cleaned, "--yes")
+            self.run_in(f"copied-{kind}", kind)
+            self.assertEqual((self.everything(moved), self.step_of(moved)), (before, 4))
+            self.assertNotEqual(harness.state_path(copied), harness.state_path(moved))
+
+    def test_what_a_kill_left_of_a_snapshot_goes_when_the_run_is_resumed(self):
+        for nvme in (False, True):
+            run = self.run_in(f"run-{nvme}", nvme=nvme, snapshots=["kept", "other"])
+            os.rename(f"{run}/snapshots/kept", f"{run}/snapshots/.kept.unfinished")
+            self.run_in(f"run-{nvme}", nvme=nvme)
+            left = self.everything(run, self.nvme)
+            self.assertEqual([name for name in left if "kept" in name], [])
+            self.assertEqual(self.step_of(f"{run}/snapshots/other"), 2)
+
+    def test_clean_removes_what_a_kill_left_of_a_snapshot_to_a_path(self):
+        for nvme in (False, True):
+            kept, left = self.path("kept/first"), self.path("kept/.first.unfinished")
+            run = self.run_in(f"run-{nvme}", nvme=nvme, snapshots=[kept])
+            os.rename(kept, left)
+            self.write(f"run-{nvme}/run.json", {**harness.read_info(run), "copying": kept})
+            copied = shutil.copytree(run, self.path(f"copied-{nvme}"))
+            self.assertNotIn(left, self.says("clean", copied))
+            self.assertIn(f"{left}/penstock-", self.says("clean", run))
+            self.says("clean", run, "--yes")
+            self.assertEqual((os.path.exists(run), os.listdir(self.path("kept"))), (False, []))
+
+    def test_a_snapshot_to_the_root_is_refused_as_any_path_that_is_taken(self):
+        for path in ("/", self.nvme):
+            line = self.refused(run=self.path("run"), nvme_path=[self.nvme], snapshots=[path])
+            self.assertIn(f"{path} is there already; name another snapshot", line)
+
+    def test_where_the_drive_of_the_state_is_away_it_is_to_be_mounted(self):
+        run = self.run_in("run")
+        os.rename(self.nvme, self.path("away"))
+        line = self.refused(run=run, nvme_path=[self.nvme])
+        self.assertIn(f"the newest commit of {run} is in it: mount its drive", line)
+        os.mkdir(self.nvme)
+        self.assertIn("mount its drive", self.refused(run=run, nvme_path=[self.nvme]))
+        self.assertEqual(os.listdir(self.nvme), [])
+        os.rmdir(self.nvme)
+        os.rename(self.path("away"), self.nvme)
+        self.run_in("run")
+        self.assertEqual(self.step_of(run), 4)
 
     def test_a_snapshot_is_read_and_removed_and_never_trained(self):
         run = self.run_in("run", snapshots=["kept"])

@@ -52,6 +52,18 @@ class RunPlaceTest(harness.PenstockTest):
         path = state_path(run).removesuffix(".state") + ".run"
         return json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
 
+    def copied(self, run):
+        copy = self.path("copy")
+        shutil.copytree(run, copy)
+        return copy
+
+    def assert_apart(self, run, copy):
+        """Neither has anything of the other."""
+        mine, its = read_info(run), read_info(copy)
+        self.assertNotEqual(mine["run_uuid"], its["run_uuid"])
+        self.assertNotEqual(mine["state"], its["state"])
+        self.assertEqual([its["place"], its["leftovers"]], [copy, []])
+
     def clean(self, run):
         outcome = harness.penstock("clean", run, "--yes")
         self.assertEqual(outcome.code, 0, str(outcome))
@@ -87,6 +99,9 @@ class MovedTest(RunPlaceTest):
     def test_a_file_that_names_another_run_stays(self):
         run = self.begun()
         owner = self.write(state_path(run).removesuffix(".state") + ".run", json.dumps("/other"))
+        self.assert_fails(harness.penstock("clean", run, "--yes"), 2, "last trained at /other")
+        self.assertEqual(len(os.listdir(self.nvme)), 2)
+        os.unlink(state_path(run))
         self.clean(run)
         self.assertEqual(os.listdir(self.nvme), [os.path.basename(owner)])
 
@@ -99,18 +114,6 @@ class MovedTest(RunPlaceTest):
 
 
 class CopiedTest(RunPlaceTest):
-    def copied(self, run):
-        copy = self.path("copy")
-        shutil.copytree(run, copy)
-        return copy
-
-    def assert_apart(self, run, copy):
-        """Neither has anything of the other."""
-        mine, its = read_info(run), read_info(copy)
-        self.assertNotEqual(mine["run_uuid"], its["run_uuid"])
-        self.assertNotEqual(mine["state"], its["state"])
-        self.assertEqual([its["place"], its["leftovers"]], [copy, []])
-
     def test_a_copy_is_moved_into_files_of_its_own_and_the_original_is_as_it_was(self):
         run, whole = self.begun(), self.whole()
         copy, before = self.copied(run), pathlib.Path(state_path(run)).read_bytes()
@@ -144,6 +147,36 @@ class CopiedTest(RunPlaceTest):
         self.assert_as(copy, whole)
         self.resumed(run)
         self.assert_as(run, whole)
+
+    def test_neither_of_a_run_and_a_copy_by_hard_links_writes_into_the_others_files(self):
+        self.conf = make_config(dtype="bf16")
+        whole = self.whole()
+        for first in ("original", "copy"):
+            run, copy = self.begun(), self.path(f"copy-{first}")
+            shutil.copytree(run, copy, copy_function=os.link)
+            one, other = (run, copy) if first == "original" else (copy, run)
+            before = [pathlib.Path(name).read_bytes()
+                      for name in (state_path(other), os.path.join(other, "metrics.jsonl"))]
+            self.resumed(one)
+            self.assertEqual([pathlib.Path(name).read_bytes() for name in (
+                state_path(other), os.path.join(other, "metrics.jsonl"))], before)
+            self.resumed(other)
+            for folder in (run, copy):
+                self.assert_as(folder, whole)
+                self.assertEqual(len(list(pathlib.Path(folder).glob("*.state"))), 1)
+
+    def test_a_hard_link_of_a_state_keeps_its_commit(self):
+        run, whole = self.begun(), self.whole()
+        kept = self.path("kept")
+        os.link(state_path(run), kept)
+        before = pathlib.Path(kept).read_bytes()
+        outcome = self.resumed(run)
+        self.assertIn("the state was moved to", outcome.stderr)
+        self.assertEqual(pathlib.Path(kept).read_bytes(), before)
+        self.assert_as(run, whole)
+        self.assertEqual(read_info(run)["leftovers"], [])
+        self.clean(run)
+        self.assertEqual(len(harness.states_in(self.nvme)), 1)
 
     def test_a_copy_that_was_killed_while_it_was_moved_is_one_still(self):
         run, whole = self.begun(), self.whole()
@@ -179,6 +212,55 @@ class CopiedTest(RunPlaceTest):
         for of in (run, os.path.join(run, "snapshots", "kept")):
             self.assertEqual(harness.penstock("inspect", of).code, 0)
         self.resumed(run, "--resume-from", "kept")
+
+
+class MovedOriginalTest(RunPlaceTest):
+    """A copy whose original was moved, so that nothing is where both say they were."""
+
+    def apart(self):
+        run, moved = self.begun(), self.path("moved")
+        copy = self.copied(run)
+        os.rename(run, moved)
+        return run, copy, moved
+
+    def test_clean_of_either_is_refused_until_one_was_resumed_and_then_leaves_its_state(self):
+        whole = self.whole()
+        run, copy, moved = self.apart()
+        for folder in (copy, moved):
+            self.assert_fails(harness.penstock("clean", folder, "--yes"), 2,
+                              f"{folder} was last trained at {run}", state_path(moved))
+        self.resumed(moved)
+        self.assertIn("which is the original's", self.clean(copy))
+        self.assertFalse(os.path.exists(copy))
+        self.assert_as(moved, whole)
+        self.clean(moved)
+        self.clean(whole)
+        self.assertEqual(os.listdir(self.nvme), [])
+
+    def test_clean_of_a_copied_snapshot_leaves_the_originals_state(self):
+        run = self.begun()
+        self.assertEqual(harness.penstock("snapshot", run, "kept").code, 0)
+        copy, moved = self.copied(run), self.path("moved")
+        os.rename(run, moved)
+        kept = os.path.join(copy, "snapshots", "kept")
+        self.assert_fails(harness.penstock("clean", kept, "--yes"), 2, "was last trained at")
+        self.resumed(moved)
+        self.assert_fails(harness.penstock("clean", kept, "--yes"), 2, "was last trained at")
+        self.clean(os.path.join(moved, "snapshots", "kept"))
+        self.assertEqual(len(harness.states_in(self.nvme)), 1)
+
+    def test_a_copy_is_resumed_in_files_of_its_own_and_says_whose_commit_it_has(self):
+        whole = self.whole()
+        _, copy, moved = self.apart()
+        self.resumed(moved, steps=4)
+        before = pathlib.Path(state_path(moved)).read_bytes()
+        outcome = self.resumed(copy)
+        self.assertIn(f"{copy} is a copy of {moved}", outcome.stderr)
+        self.assertEqual(pathlib.Path(state_path(moved)).read_bytes(), before)
+        self.assert_apart(moved, copy)
+        self.assert_equal_bits(copy, whole)
+        self.resumed(moved)
+        self.assert_as(moved, whole)
 
 
 class LostTest(RunPlaceTest):

@@ -346,6 +346,66 @@ TEST_F(CRunTest, ARunIsOpenOnceAndAForkedChildDoesNotKeepItOpen) {
   EXPECT_EQ(status, 0);
 }
 
+TEST_F(CRunTest, AChildOfAProcessThatWasKilledKeepsNothingOfItsRunLocked) {
+  for (const Home& home : {kHomes[1], kHomes[3]}) {
+    int pipes[2];
+    ASSERT_EQ(::pipe(pipes), 0);
+    InKilledProcess([&] {
+      const CRun run(Named());
+      CTraining training(run.Create(home, drive_), "bf16");
+      training.Fill();
+      training.Step();
+      ASSERT_EQ(Commit(training.engine().handle, {{"step", 1}}), PENSTOCK_OK) << penstock_error();
+      if (::fork() == 0) {
+        ::close(pipes[1]);
+        char byte = 0;
+        static_cast<void>(!::read(pipes[0], &byte, 1));
+        ::_exit(0);
+      }
+      ::_exit(testing::Test::HasFailure() ? 1 : 0);
+    });
+    {
+      const CRun run(Named());
+      ASSERT_EQ(run.code, PENSTOCK_OK) << run.error;
+      const CEngine again = run.Create(home, drive_);
+      EXPECT_EQ(again.code, PENSTOCK_OK) << again.error;
+    }
+    ::close(pipes[0]);
+    ::close(pipes[1]);
+    fs::remove_all(run_);
+    fs::remove_all(drive_);
+    fs::create_directory(drive_);
+  }
+}
+
+TEST_F(CRunTest, WhatAKillLeavesOfASnapshotToAPathIsNamedAndGoesWhenTheRunIsResumed) {
+  const std::string kept = root_ + "/kept/first";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const CRun run(Named());
+    CTraining training(run.Create(kHomes[3], drive_), "bf16");
+    training.Fill();
+    training.Step();
+    if (Commit(training.engine().handle, json::object()) != PENSTOCK_OK) ::_exit(1);
+    // The first write of a state kills it; those of run.json do not.
+    const rlimit none{.rlim_cur = 0, .rlim_max = 0};
+    const rlimit short_files{.rlim_cur = 4000, .rlim_max = 4000};
+    if (::setrlimit(RLIMIT_CORE, &none) != 0) ::_exit(1);
+    if (::setrlimit(RLIMIT_FSIZE, &short_files) != 0) ::_exit(1);
+    char* folder = nullptr;
+    static_cast<void>(penstock_snapshot(training.engine().handle, kept.c_str(), &folder));
+    ::_exit(1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ);
+  EXPECT_EQ(FilesIn(root_ + "/kept"), std::set<std::string>{".first.unfinished"});
+  EXPECT_EQ(RunJson(run_)["copying"], kept);
+  { EXPECT_EQ(CRun(Named()).code, PENSTOCK_OK); }
+  EXPECT_TRUE(FilesIn(root_ + "/kept").empty());
+  EXPECT_FALSE(RunJson(run_).contains("copying"));
+}
+
 TEST_F(CRunTest, TheEndOfAProcessClosesRunsWhicheverWayEnginesAndRunsWereBegun) {
   for (const bool engine_first : {true, false}) {
     const pid_t child = ::fork();

@@ -60,6 +60,75 @@ TEST(HeldRunTest, ACopyWhoseOwnStateWasNotedOnTheSecondTryIsNoCopyAnyMore) {
   EXPECT_TRUE(copy.OwnFolders().has_value());
 }
 
+TEST(HeldRunTest, AStateWithAnotherNameIsNotTrainedInPlace) {
+  const TempFolder base;
+  const std::string root = fs::canonical(base.Path());
+  const std::string file = base.Write("drive/penstock-aa.state", "state");
+  const RunRequest request{
+      .folder = root + "/run", .nvme_paths = {root + "/drive"}, .program = "test"};
+  HeldRun run = HeldRun::Open(request).value();
+  ASSERT_TRUE(
+      run.NoteCommit(StateFiles::OfOneRank({root + "/drive/penstock-aa.state"}, "aa")).ok());
+  EXPECT_TRUE(run.OwnFolders().has_value());
+  fs::create_hard_link(file, root + "/kept");
+  EXPECT_FALSE(run.OwnFolders().has_value());
+}
+
+/// A run on a drive, with the files that a commit would make.
+class RunOnDriveTest : public ::testing::Test {
+ protected:
+  RunOnDriveTest() { fs::create_directory(drive_); }
+  Result<HeldRun> Open() const { return HeldRun::Open(request_); }
+  void Commit() const {
+    HeldRun run = Open().value();
+    base_.Write("drive/penstock-aa.state", "state");
+    ASSERT_TRUE(run.NoteCommit(state_).ok());
+  }
+  void Edit(const std::string& from, const std::string& to) const {
+    std::string text = base_.Read("run/run.json");
+    const size_t at = text.find(from);
+    ASSERT_NE(at, std::string::npos);
+    base_.Write("run/run.json", text.replace(at, from.size(), to));
+  }
+
+  const TempFolder base_;
+  const std::string root_ = fs::canonical(base_.Path());
+  const std::string drive_ = root_ + "/drive";
+  const RunRequest request_{.folder = root_ + "/run", .nvme_paths = {drive_}, .program = "test"};
+  const StateFiles state_ = StateFiles::OfOneRank({drive_ + "/penstock-aa.state"}, "aa");
+};
+
+TEST_F(RunOnDriveTest, WhereItsDriveIsAwayNobodyIsToldToMakeTheFolder) {
+  fs::rename(drive_, root_ + "/away");
+  EXPECT_TRUE(FailsWith(Open(), ErrorCode::kNotFound, {"make it first"}));
+  fs::rename(root_ + "/away", drive_);
+  Commit();
+  fs::rename(drive_, root_ + "/away");
+  const Result<HeldRun> run = Open();
+  EXPECT_TRUE(FailsWith(run, ErrorCode::kNotFound, {root_ + "/run", "mount its drive"}));
+  EXPECT_EQ(run.error().message.find("make it"), std::string::npos);
+}
+
+TEST_F(RunOnDriveTest, AResumeThatChangesNothingInRunJsonLeavesTheFile) {
+  Commit();
+  const FileId before = IdAt(root_ + "/run/run.json").value();
+  EXPECT_TRUE(Open().ok());
+  EXPECT_EQ(IdAt(root_ + "/run/run.json").value(), before);
+}
+
+TEST_F(RunOnDriveTest, ARunThatNamesNoCommitDoesNotBeginAnewBesideItsState) {
+  Commit();
+  const std::string named = base_.Read("run/run.json");
+  const size_t begin = named.find("\"state\": {");
+  const size_t end = named.find("\"leftovers\"");
+  ASSERT_TRUE(begin != std::string::npos && end != std::string::npos);
+  Edit(named.substr(begin, end - begin), "\"state\": null, ");
+  EXPECT_TRUE(
+      FailsWith(Open(), ErrorCode::kNotFound, {drive_ + "/penstock-aa.state", "put it back"}));
+  base_.Write("run/run.json", named);
+  EXPECT_TRUE(Open().ok());
+}
+
 TEST(HeldRunTest, NothingIsPutWhereTheDriveOfTheStateIsNotMounted) {
   const TempFolder base;
   const std::string root = fs::canonical(base.Path());

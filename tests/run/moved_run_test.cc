@@ -78,6 +78,89 @@ TEST_F(MovedRunTest, ACopyGetsItsUuidOnceAndKeepsOnlyLeftoversThatLieInIt) {
   EXPECT_EQ(copy.leftovers.size(), 1U);
 }
 
+/// A run that was at "run", of which "here" has a copy, and that was moved to "moved".
+class MovedOriginalTest : public MovedRunTest {
+ protected:
+  MovedOriginalTest() {
+    fs::create_directory(base_.Path("moved"));
+    fs::remove(base_.Path("run"));
+    EXPECT_TRUE(WriteRunInfo(base_.Open("moved"), info_).ok());
+    EXPECT_TRUE(WriteRunInfo(Here(), info_).ok());
+    Name("run");
+  }
+  void Name(const std::string& owner) const {
+    base_.Write("nvme/penstock-a.run", "\"" + base_.Path(owner) + "\"");
+  }
+  void ResumeAt(const std::string& place) {
+    info_.place = base_.Path(place);
+    ASSERT_TRUE(WriteRunInfo(base_.Open(place), info_).ok());
+    Name(place);
+  }
+
+  RunInfo info_ = Info("1");
+};
+
+TEST_F(MovedOriginalTest, WhichOfTwoIsTheCopyIsUnknownUntilOneIsResumed) {
+  EXPECT_FALSE(IsCopy(Here(), info_));
+  EXPECT_EQ(LastPlaceElsewhere(Here(), info_), base_.Path("run"));
+  EXPECT_EQ(LastPlaceElsewhere(base_.Open("moved"), info_), base_.Path("run"));
+}
+
+TEST_F(MovedOriginalTest, TheStateNamesTheOneThatWasResumedAndTheOtherIsACopy) {
+  const RunInfo copy = info_;
+  ResumeAt("moved");
+  EXPECT_EQ(OriginalOf(Here(), copy), base_.Path("moved"));
+  EXPECT_FALSE(IsCopy(base_.Open("moved"), info_));
+  EXPECT_EQ(LastPlaceElsewhere(base_.Open("moved"), info_), std::nullopt);
+}
+
+TEST_F(MovedOriginalTest, ACopyThatIsPutWhereTheRunWasIsACopyStill) {
+  const RunInfo copy = info_;
+  ResumeAt("moved");
+  fs::rename(base_.Path("here"), base_.Path("run"));
+  EXPECT_EQ(OriginalOf(base_.Open("run"), copy), base_.Path("moved"));
+  fs::rename(base_.Path("moved"), base_.Path("again"));
+  EXPECT_FALSE(IsCopy(base_.Open("run"), copy));
+  EXPECT_EQ(LastPlaceElsewhere(base_.Open("run"), copy), base_.Path("moved"));
+}
+
+TEST_F(MovedOriginalTest, ALeftoverNamesTheOriginalTooAndACopyGetsItsUuidOnce) {
+  RunInfo copy = info_;
+  copy.leftovers = {*copy.state};
+  copy.state.reset();
+  ResumeAt("moved");
+  EXPECT_EQ(OriginalOf(Here(), copy), base_.Path("moved"));
+  copy = Info("1");
+  BecomeOwn(Here(), "2", &copy);
+  BecomeOwn(Here(), "3", &copy);
+  EXPECT_EQ(copy.run_uuid, "2");
+}
+
+TEST_F(MovedOriginalTest, ACopyOfItAtAnOldPlaceTakesNothingFromTheRun) {
+  ResumeAt("here");
+  fs::remove_all(base_.Path("moved"));
+  fs::copy(base_.Path("here"), base_.Path("moved"));
+  Name("moved");  // as a leftover's file may still say
+  EXPECT_FALSE(IsCopy(Here(), info_));
+}
+
+TEST_F(MovedOriginalTest, ASnapshotIsWhereItsRunIs) {
+  RunInfo kept = info_;
+  kept.place = base_.Path("run/snapshots/kept");
+  kept.state = StateFiles::OfOneRank({base_.Path("nvme/penstock-a.snapshot-kept.state")}, "a");
+  for (const char* run : {"moved", "here"}) {
+    fs::create_directories(base_.Path(std::string(run) + "/snapshots/kept"));
+    ASSERT_TRUE(WriteRunInfo(base_.Open(std::string(run) + "/snapshots/kept"), kept).ok());
+  }
+  const auto elsewhere = [&](const std::string& run) {
+    return LastPlaceElsewhere(base_.Open(run + "/snapshots/kept"), kept);
+  };
+  EXPECT_EQ(elsewhere("moved"), base_.Path("run"));
+  ResumeAt("moved");
+  EXPECT_EQ(elsewhere("moved"), std::nullopt);
+  EXPECT_EQ(elsewhere("here"), base_.Path("moved"));
+}
+
 class StateOwnerTest : public MovedRunTest {
  protected:
   void Note(const StateFiles& state) const {

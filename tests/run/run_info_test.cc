@@ -102,7 +102,8 @@ TEST_F(RunInfoTest, HasTheKeysOfTheFormat) {
       {"host": "", "paths": ["/nvme/0.state", "1.state"]}]})"));
   EXPECT_EQ(json["training"]["data"], Json::parse(R"({"path": "/data/text", "order": "shuffle"})"));
   EXPECT_EQ(json["leftovers"], Json::array());
-  for (const char* key : {"temporary", "rows_from", "automatic", "changes", "skip_steps"}) {
+  for (const char* key :
+       {"temporary", "rows_from", "copying", "automatic", "changes", "skip_steps"}) {
     EXPECT_FALSE(json.contains(key)) << key;
   }
 }
@@ -149,6 +150,7 @@ TEST_F(RunInfoTest, WhatWasChangedAndPassedOverIsReadAsItWasWritten) {
   info.skip_steps = {{7, 9}, {11, 11}};
   info.automatic = 7;
   info.rows_from = "kept";
+  info.copying = "/kept/first";
   ASSERT_TRUE(Write(info).ok());
   const Result<RunInfo> read = Read();
   ASSERT_TRUE(read.ok()) << read.error().message;
@@ -156,6 +158,7 @@ TEST_F(RunInfoTest, WhatWasChangedAndPassedOverIsReadAsItWasWritten) {
   EXPECT_EQ(read->skip_steps, info.skip_steps);
   EXPECT_EQ(read->automatic, 7U);
   EXPECT_EQ(read->rows_from, "kept");
+  EXPECT_EQ(read->copying, "/kept/first");
 }
 
 TEST_F(RunInfoTest, AKeyThatIsUnknownMissingOrOfAnotherTypeIsDamageWithItsPath) {
@@ -165,10 +168,11 @@ TEST_F(RunInfoTest, AKeyThatIsUnknownMissingOrOfAnotherTypeIsDamageWithItsPath) 
   info.skip_steps = {{7, 9}};
   info.automatic = 1;
   info.rows_from = "kept";
+  info.copying = "/kept/first";
   info.temporary = true;
   ASSERT_TRUE(Write(info).ok());
   const Json whole = Text().flatten();
-  const std::vector<std::string> optional = {"/automatic", "/rows_from", "/temporary"};
+  const std::vector<std::string> optional = {"/automatic", "/copying", "/rows_from", "/temporary"};
   for (const auto& [pointer, value] : whole.items()) {
     if (pointer.starts_with("/version")) continue;
     const Json::json_pointer place(pointer);
@@ -247,6 +251,10 @@ TEST_F(RunInfoTest, APlaceThatIsRelativeAndANameThatIsNoneAreDamage) {
   info.rows_from = "../kept";
   ASSERT_TRUE(Write(info).ok());
   EXPECT_TRUE(FailsWith(Read(), ErrorCode::kCorruption, {"../kept"}));
+  info = Training();
+  info.copying = "kept/first";
+  ASSERT_TRUE(Write(info).ok());
+  EXPECT_TRUE(FailsWith(Read(), ErrorCode::kCorruption, {"copying"}));
 }
 
 TEST_F(RunInfoTest, WhatIsNotUtf8IsRefusedInsteadOfWritten) {

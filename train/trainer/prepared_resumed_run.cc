@@ -14,7 +14,6 @@
 #include "run/identity/run_changes.h"
 #include "run/resume.h"
 #include "run/scratch_folder.h"
-#include "run/snapshot.h"
 #include "train/process/log.h"
 #include "train/process/watched_read.h"
 #include "train/trainer/own_files.h"
@@ -194,15 +193,13 @@ Status CloseCommitted(const Continued& run, const RunFolder& folder) {
   return {};
 }
 
-/// Completes an interrupted earlier start, on rank 0.
-Status CompleteEarlier(ResumePoint& from, const RunFolder& folder) {
-  const std::string& uuid = from.current().run_uuid;
-  RemoveUnfinishedSnapshots(folder.folder(), uuid, LogNotice);
+/// Completes an interrupted earlier start or replay, on rank 0.
+Status CompleteAll(ResumePoint& from, const RunFolder& folder) {
   Result<std::optional<LeftScratch>> replay =
-      FindLeftScratch(folder.folder(), ReplayScratchName(uuid));
+      FindLeftScratch(folder.folder(), ReplayScratchName(from.current().run_uuid));
   // If it cannot be removed, the next replay or clean reports that.
   if (replay.ok() && *replay) static_cast<void>((*replay)->Remove());
-  return CompleteMove(from, folder);
+  return CompleteEarlier(from, folder);
 }
 
 }  // namespace
@@ -213,7 +210,7 @@ Result<std::optional<PreparedRun>> PrepareResumedRun(const TrainOptions& given,
   ResumePoint& from = run.from;
   auto interrupt =
       std::make_unique<Interrupt>(given.replay ? kReplayInterruptNotice : kInterruptNotice);
-  PENSTOCK_TRY(ranks.Agree(run.folder ? CompleteEarlier(from, *run.folder) : Status()));
+  PENSTOCK_TRY(ranks.Agree(run.folder ? CompleteAll(from, *run.folder) : Status()));
   ranks.ReportTo(run.beginning.run, from.current().run_uuid);
   // A copy still gets its own state.
   const bool goes_on = from.replaced || from.is_copy;

@@ -9,7 +9,9 @@
 #include <system_error>
 #include <utility>
 
+#include "run/leftovers.h"
 #include "run/moved_run.h"
+#include "train/process/log.h"
 #include "train/trainer/alike.h"
 #include "train/trainer/run_facts.h"
 
@@ -63,7 +65,11 @@ Result<Beginning> Begin(const TrainOptions& given, std::optional<RunFolder>& fol
   Beginning beginning{.run = folder->path()};
   if (given.resumes()) {
     const Result<RunInfo> info = ReadRunInfo(folder->folder());
-    beginning.is_copy = info.ok() && IsCopy(folder->folder(), *info);
+    const auto original = info.ok() ? OriginalOf(folder->folder(), *info) : std::nullopt;
+    beginning.is_copy = original.has_value();
+    const bool in_original =
+        original && info->state && FilesWithin({*info->state}, folder->folder()).empty();
+    if (in_original && !given.resume_from) LogNotice(CopyNotice(folder->folder(), *original));
   }
   PENSTOCK_ASSIGN(beginning.state, offload::RandomUuid());
   PENSTOCK_ASSIGN(const offload::Uuid number, offload::RandomUuid());

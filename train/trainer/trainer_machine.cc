@@ -106,12 +106,12 @@ Result<StatePlan> PlanStateAfter(ResumePoint& from, const TrainJob& job, const s
   PENSTOCK_ASSIGN(const std::vector<std::string> fit, ranks.job().Gather(mine_fit ? "yes" : "no"));
   const auto other = std::ranges::find(fit, "no");
   if (other != fit.end() && from.own_share) {
-    PENSTOCK_TRY(ranks.Agree(Status(
-        MakeError(ErrorCode::kInvalidArgument,
-                  "--resume: rank {} has other tiles, paths or durability than its files, and each "
-                  "rank sees its own files only, so that the state cannot be moved; keep them, or "
-                  "put the files where all ranks see them",
-                  other - fit.begin()))));
+    PENSTOCK_TRY(ranks.Agree(Status(MakeError(
+        ErrorCode::kInvalidArgument,
+        "--resume: rank {} has other tiles, paths or durability than its files, or these have "
+        "other hard links, and each rank sees its own files only, so that the state "
+        "cannot be moved; keep them, or put the files where all ranks see them",
+        other - fit.begin()))));
   }
   if (other != fit.end()) {
     PENSTOCK_ASSIGN(StatePlan moved, PlanNewState(job, run, uuid, ranks));

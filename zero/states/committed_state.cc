@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/files.h"
 #include "offload/uuid.h"
 #include "zero/states/source_tiles.h"
 #include "zero/states/tile_planes.h"
@@ -180,7 +181,8 @@ bool FitsInPlace(const CommittedState& state, const offload::ShardLayout& layout
     return std::filesystem::equivalent(std::filesystem::path(file).parent_path(), folder, ignored);
   };
   return state.durable() == durable && state.world_size() == layout.world_size &&
-         state.shard(layout.rank) == layout && std::ranges::equal(folders, paths, holds);
+         state.shard(layout.rank) == layout && std::ranges::equal(folders, paths, holds) &&
+         std::ranges::none_of(paths, HasOtherName);
 }
 
 }  // namespace penstock::zero

@@ -89,7 +89,8 @@ class CommittedState {
 };
 
 /// Whether an engine with this layout in these folders can continue in the files of a state, of
-/// which `paths` are those of the layout's rank: tiles, slots and folders are the same.
+/// which `paths` are those of the layout's rank: tiles, slots and folders are the same, and no file
+/// has another name (a hard link), such as that of a copy.
 bool FitsInPlace(const CommittedState& state, const offload::ShardLayout& layout, bool durable,
                  const std::vector<std::string>& paths, const std::vector<std::string>& folders);
 

@@ -73,6 +73,16 @@ TEST_F(NumericsFilesTest, AResumeThatTakesOutNothingLeavesTheFilesAlone) {
   EXPECT_EQ(run_.Look(kReportsName)->id, before);
 }
 
+TEST_F(NumericsFilesTest, AHardLinkOfAFileKeepsItsLines) {
+  WriteSome();
+  const std::string before = temp_.Read(kReportsName);
+  std::filesystem::create_hard_link(temp_.Path(kReportsName), temp_.Path("linked"));
+  NumericsWriter writer = NumericsWriter::Resume(run_, 3, [](const std::string&) {}).value();
+  ASSERT_TRUE(writer.Append(ReportOf(4)).ok());
+  EXPECT_EQ(temp_.Read("linked"), before);
+  EXPECT_EQ(StepsOf(ReadReports(run_).value()), (std::vector<uint64_t>{1, 3, 2, 4}));
+}
+
 TEST_F(NumericsFilesTest, AFileThatIsTooLargeToReadIsPutAsideAndStaysTheRuns) {
   WriteSome();
   std::filesystem::resize_file(temp_.Path(kHeadroomName), (64_MiB).value + 1);
