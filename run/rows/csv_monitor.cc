@@ -146,7 +146,7 @@ struct CsvMonitor::Curve {
 const std::vector<CsvMonitor::Curve>& CsvMonitor::AllCurves() {
   using Value = std::optional<double>;
   static const std::vector<Curve> curves = {
-      {"train_loss", [](const StepRow& row) -> Value { return row.loss; }},
+      {"train_loss", [](const StepRow& row) { return row.has_loss ? Value(row.loss) : Value(); }},
       {"lr", [](const StepRow& row) -> Value { return row.lr; }},
       {"loss_scale", [](const StepRow& row) -> Value { return row.loss_scale; }},
       {"elapsed_time_ms_forward",
