@@ -133,7 +133,7 @@ Status TrainingRun::NoteCommit(Training& training) {
 
 /// Names the state of a training with a durable commit in run.json.
 Status TrainingRun::Note(Training& training) {
-  const Status noted = run_.NoteCommit(FilesOf(training));
+  Status noted = run_.NoteCommit(FilesOf(training));
   // Our own writes replace the file. A file that another program wrote does not count as ours.
   if (run_.writes() != watched_) PENSTOCK_TRY(WatchRun(training));
   return noted;

@@ -1,7 +1,9 @@
 // Rows, findings and curves of a run of the C interface (docs/pytorch_runs.md, "Rows").
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -280,6 +282,25 @@ TEST_F(CRowsTest, AFileOfTheUsersStaysAndIsNamed) {
       fs::create_directory(used);
     }
   }
+}
+
+TEST_F(CRowsTest, ARowForWhichThereIsNoRoomIsSaidOnceAndTheNextOneNamesTheOneBeforeIt) {
+  RowTraining training({{"run", run_}}, kHomes[1], drive_);  // whose state is written by commits
+  training.Step(1);
+  void (*const signal_before)(int) = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit limit{.rlim_cur = fs::file_size(run_ + "/metrics.jsonl") + 10,
+                     .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  EXPECT_EQ(training.Step(1).notices, 1U);
+  EXPECT_EQ(training.Step(1).notices, 1U);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, signal_before);
+  EXPECT_THAT(training.Notices(), ElementsAre(HasSubstr(run_ + "/metrics.jsonl")));
+  EXPECT_EQ(training.Step(1).notices, 0U);
+  EXPECT_THAT(Steps(), ElementsAre(1, 4));
+  EXPECT_EQ(Rows()[1]["previous_row"], 1);
 }
 
 TEST_F(CRowsTest, RowsGoWithARunThatHasNoCommit) {
