@@ -49,6 +49,16 @@ std::vector<size_t> Trained(const offload::ModelLayout& model) {
   return trained;
 }
 
+bool HasFileOfRows(const Folder& folder) {
+  const Result<bool> rows = train::HasRows(folder);
+  return rows.ok() && *rows;
+}
+
+bool HasFileOfRows(const std::string& path) {
+  const Result<Folder> folder = Folder::Open(path);
+  return folder.ok() && HasFileOfRows(*folder);
+}
+
 /// Activations are the caller's, and so are schedule and vocabulary.
 train::WatchedRun WatchedOf(const config::Config& config, const zero::Session& session,
                             bool scales_loss) {
@@ -93,10 +103,10 @@ Status StepLog::OpenCurves(config::Config config) {
   return {};
 }
 
-/// Whether there are rows of earlier steps, which have to be cut.
+/// Whether there are rows of earlier steps, here or in the snapshot.
 bool StepLog::MayHaveRows() const {
-  const Result<bool> there = train::HasRows(run_);
-  return !beginning_.row.empty() || (there.ok() && *there) || beginning_.snapshot;
+  return !beginning_.row.empty() || HasFileOfRows(run_) ||
+         (beginning_.snapshot && HasFileOfRows(*beginning_.snapshot));
 }
 
 void StepLog::BeginRows() {

@@ -8,7 +8,6 @@ namespace penstock::front {
 namespace {
 
 using offload::ModuleId;
-using offload::TileId;
 
 }  // namespace
 

@@ -407,7 +407,7 @@ Status HeldRun::RemoveRun() {
   watch_.reset();  // its file is removed, and has to be closed for that on NFS
   if (has_rows_ || made_ || info_.temporary) {
     for (const char* name : {kMetricsName, kReportsName, kHeadroomName, kBlackBoxName}) {
-      const Status removed = folder_.RemoveFile(name);
+      Status removed = folder_.RemoveFile(name);
       if (!removed.ok() && removed.error().code != ErrorCode::kNotFound) return removed;
     }
   }

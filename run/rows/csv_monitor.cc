@@ -62,7 +62,7 @@ std::optional<uint64_t> SamplesOf(const std::string& line) {
 Error Damaged(const std::string& path, uint64_t line) {
   return MakeError(ErrorCode::kCorruption,
                    "{}, line {}: csv_monitor did not write this; the file is unchanged: repair "
-                   "it, or move it away, and --resume begins a new one",
+                   "it, or move it away, and the next resume begins a new one",
                    path, line);
 }
 

@@ -32,10 +32,11 @@ std::optional<Row> ReadRow(const std::string& line) {
 }
 
 Error Damaged(const std::string& path, uint64_t line, FileOffset begin, const std::string& what) {
-  return MakeError(ErrorCode::kCorruption,
-                   "{}, line {} (from byte {} on): {}; the file is unchanged: repair it, or move "
-                   "it away, and --resume begins a new one with the row of the committed step",
-                   path, line, begin.value, what);
+  return MakeError(
+      ErrorCode::kCorruption,
+      "{}, line {} (from byte {} on): {}; the file is unchanged: repair it, or move "
+      "it away, and the next resume begins a new one with the row of the committed step",
+      path, line, begin.value, what);
 }
 
 }  // namespace

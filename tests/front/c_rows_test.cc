@@ -133,9 +133,14 @@ TEST_F(CRowsTest, StepsThatReportNoLossLeaveNothing) {
     RowTraining training = Train();
     EXPECT_EQ(training.Step({}).notices, 0U);
     training.Commit();
+    char* folder = nullptr;
+    ASSERT_EQ(penstock_snapshot(training.engine(), "kept", &folder), PENSTOCK_OK);
+    penstock_free(folder);
     training.Step({});
   }
-  EXPECT_EQ(FilesIn(run_), (std::set<std::string>{"run.json", "run.lock"}));
+  { const RowTraining training = Train({{"snapshot", run_ + "/snapshots/kept"}}); }
+  EXPECT_EQ(FilesIn(run_), (std::set<std::string>{"run.json", "run.lock", "snapshots"}));
+  EXPECT_FALSE(fs::exists(run_ + "/snapshots/kept/metrics.jsonl"));
 }
 
 TEST_F(CRowsTest, AResumeCutsTheRowsAndTheFindingsBehindItsCommit) {
@@ -282,6 +287,28 @@ TEST_F(CRowsTest, AFileOfTheUsersStaysAndIsNamed) {
       fs::create_directory(used);
     }
   }
+}
+
+TEST_F(CRowsTest, ADamagedFileOfRowsIsNamedAndStaysAndTheTrainingResumes) {
+  const std::string path = run_ + "/metrics.jsonl";
+  {
+    RowTraining training = Train();
+    for (int i = 0; i < 4; ++i) training.Step(1);
+    training.Commit();
+  }
+  std::string text = TextOf(path);
+  text[text.find("\"step\":2")] = '~';
+  std::ofstream(path) << text;
+  {
+    RowTraining training = Train();
+    EXPECT_THAT(training.Notices(),
+                ElementsAre(AllOf(HasSubstr(path + ", line 2"), HasSubstr("are not written"))));
+    EXPECT_EQ(training.Step(1).step, 5U);
+    EXPECT_EQ(TextOf(path), text);
+  }
+  fs::remove(path);
+  RowTraining training = Train();
+  EXPECT_THAT(Steps(), ElementsAre(4));
 }
 
 TEST_F(CRowsTest, ARowForWhichThereIsNoRoomIsSaidOnceAndTheNextOneNamesTheOneBeforeIt) {
