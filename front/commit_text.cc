@@ -71,10 +71,12 @@ Result<std::string> OlderCallersPart(const json& text, const Identity& identity,
 
 }  // namespace
 
-Result<std::string> MakeCommitText(const Identity& identity, const std::string& caller) {
+Result<std::string> MakeCommitText(const Identity& identity, const std::string& caller,
+                                   const std::string& row) {
   PENSTOCK_TRY(
       ParseJsonObject(caller, "the text of the commit", ErrorCode::kInvalidArgument).status());
-  return fmt::format(R"({{"run":{},"caller":{}}})", identity.keys, caller);
+  return fmt::format(R"({{"run":{}{}{},"caller":{}}})", identity.keys,
+                     row.empty() ? "" : R"(,"row":)", row, caller);
 }
 
 Result<std::string> CallersPart(const std::string& text, const Identity& identity,

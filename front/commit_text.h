@@ -16,8 +16,10 @@ struct Identity {
   std::string older;        ///< what commits of the package's older format have in its place
 };
 
-/// Returns the text of a commit. Errors: kInvalidArgument if `caller` is no JSON object.
-Result<std::string> MakeCommitText(const Identity& identity, const std::string& caller);
+/// Returns the text of a commit. `row`: of its step, as in metrics.jsonl; empty if it has none.
+/// Errors: kInvalidArgument if `caller` is no JSON object.
+Result<std::string> MakeCommitText(const Identity& identity, const std::string& caller,
+                                   const std::string& row);
 
 /// Returns the caller's part of a commit's text, also of the package's older format. `run`: for
 /// messages. Errors: kCorruption if it is no text of a run; kInvalidArgument if it is of another

@@ -114,6 +114,10 @@ std::string DescribeCounters(const Training& training) {
   return json.dump();
 }
 
+std::string DescribeLines(const std::vector<std::string>& lines) {
+  return ordered_json(lines).dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
 std::string DescribePlan(const Plan& plan) {
   const Result<zero::MemoryPlan> memory = PlanStore(plan);
   const zero::ModelSpec& model = plan.engine.model;

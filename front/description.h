@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "front/training.h"
 
@@ -9,6 +10,8 @@ namespace penstock::front {
 
 std::string DescribeTraining(const Training& training);
 std::string DescribeCounters(const Training& training);
+/// A list of lines.
+std::string DescribeLines(const std::vector<std::string>& lines);
 /// What Training::Create would take of a plan, or what is missing.
 std::string DescribePlan(const Plan& plan);
 

@@ -238,6 +238,19 @@ int penstock_report_loss(penstock_engine* engine, double loss) {
   return With(engine, [&](Training& training) { return training.ReportLoss(loss); });
 }
 
+int penstock_note_loss(penstock_engine* engine, double loss) {
+  return With(engine, [&](Training& training) -> Status {
+    training.NoteLoss(loss);
+    return {};
+  });
+}
+
+int penstock_step_notices(penstock_engine* engine, char** json) {
+  return With(engine, [&](Training& training) {
+    return GiveText(DescribeLines(training.TakeStepNotices()), json);
+  });
+}
+
 int penstock_loss_scale(penstock_engine* engine, double* scale) {
   return With(engine, [&](Training& training) -> Status {
     if (scale == nullptr) return Missing("the place of the loss scale");
@@ -270,7 +283,8 @@ int penstock_end_step(penstock_engine* engine, const penstock_group* groups, uin
     *outcome = {.step = done.step,
                 .optimizer_steps = training.counts().optimizer_steps,
                 .grad_norm = done.grad_norm,
-                .skipped = done.skipped ? 1 : 0};
+                .skipped = done.skipped ? 1 : 0,
+                .notices = static_cast<uint32_t>(training.step_notices())};
     return {};
   });
 }

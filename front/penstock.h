@@ -53,7 +53,7 @@ extern "C" {
 #endif
 
 /* Changes whenever a function or a structure of this header changes. */
-#define PENSTOCK_ABI 5
+#define PENSTOCK_ABI 6
 
 typedef struct penstock_engine penstock_engine;
 /* The folder of one training, open and locked (docs/run_format.md). */
@@ -111,6 +111,7 @@ typedef struct penstock_outcome {
   uint64_t optimizer_steps; /* those that were not skipped: the rule's t */
   double grad_norm;         /* without the loss scale, before clipping; may be non-finite */
   int32_t skipped;          /* 1: a gradient was not finite, and nothing changed */
+  uint32_t notices;         /* how many lines penstock_step_notices has */
 } penstock_outcome;
 
 /* The states of a tensor, as fp32. An address is NULL if the rule has no such moment; a frozen
@@ -208,8 +209,18 @@ PENSTOCK_API int penstock_gradient_on(penstock_engine* engine, uint32_t unit, ui
  * none, as the option "reports_loss" says or, without it, as the first step does. A non-finite loss
  * skips the step and puts the newest commit in doubt; a finite loss confirms it. While a commit is
  * in doubt and unconfirmed, penstock_begin_commit fails with PENSTOCK_NUMERIC. After two non-finite
- * losses in a row no step begins. The loss of a dropped step counts in the same way. */
+ * losses in a row no step begins. The loss of a dropped step counts in the same way.
+ *
+ * Steps of a run that report their loss have rows in its metrics.jsonl, and their numbers are
+ * monitored (docs/c_api.md, "Rows"). */
 PENSTOCK_API int penstock_report_loss(penstock_engine* engine, double loss);
+/* Gives the open step's loss, or that of the next step, to the files of csv_monitor alone, where
+ * steps report none. It neither skips a step nor confirms a commit. */
+PENSTOCK_API int penstock_note_loss(penstock_engine* engine, double loss);
+/* Writes, as a JSON array, the lines for the user that were not written before: findings about the
+ * numbers of the steps, and what could not be written into the run's folder. Of more than 1000 the
+ * newest are kept. */
+PENSTOCK_API int penstock_step_notices(penstock_engine* engine, char** json);
 /* Writes the factor for the loss of the open step before its backward, or of the next step if none
  * is open: with the option "scales_loss" the engine's loss scale, static or dynamic as in the
  * configuration's fp16; else 1. */

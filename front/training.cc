@@ -8,7 +8,6 @@ namespace penstock::front {
 namespace {
 
 using offload::ModuleId;
-using offload::TileId;
 
 }  // namespace
 
@@ -48,10 +47,12 @@ Status Training::CheckTensor(uint32_t unit, uint32_t tensor) const {
 Status Training::BeginStep() {
   if (step_) return {};
   if (const Status streaks = session_->CheckSkips(); !streaks.ok()) {
-    return MakeError(
-        streaks.error().code,
-        "{}; lower the learning rate or the loss scale, and resume from the last commit",
-        streaks.error().message);
+    const Error ended =
+        MakeError(streaks.error().code,
+                  "{}; lower the learning rate or the loss scale, and resume from the last commit",
+                  streaks.error().message);
+    if (log_ != nullptr) log_->Failed(counts().step, ended);
+    return ended;
   }
   PENSTOCK_ASSIGN(zero::Step step, session_->BeginStep());
   step_.emplace(std::move(step));
@@ -143,6 +144,7 @@ Status Training::ReportLoss(double loss) {
                      counts().step + 1);
   }
   step_->ReportLoss(loss);
+  losses_.reported = loss;
   return {};
 }
 
@@ -198,12 +200,17 @@ Result<zero::StepOutcome> Training::EndStep(std::span<const GroupScalars> groups
   PENSTOCK_TRY(AwaitCopies());   // of weights that were used since: the update changes them,
   PENSTOCK_TRY(FinishCommit());  // as it does the tiles of a commit that was begun since
   Result<zero::StepOutcome> outcome = step_->Finish({}, std::move(end));
+  if (outcome.ok() && log_ != nullptr) {
+    log_->AfterStep(*session_, *outcome, losses_, groups.empty() ? 0 : groups.front().lr,
+                    plan_.scales_loss ? life().scale_of_step() : loss_scale);
+  }
   CloseStep();
   return outcome;
 }
 
 void Training::CloseStep() {
   step_.reset();
+  losses_ = {};
   read_.reset();
   inbox_->Clear();
 }

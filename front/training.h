@@ -27,6 +27,7 @@
 #include "front/group_scalars.h"
 #include "front/host_home.h"
 #include "front/plan.h"
+#include "front/step_log.h"
 #include "front/unit_memory.h"
 #include "offload/layout.h"
 #include "offload/whole_state.h"
@@ -62,6 +63,8 @@ class Training {
   Status GradientOn(uint32_t unit, uint32_t tensor, const void* values, DType dtype,
                     CuStream stream);
   Status ReportLoss(double loss);
+  /// Gives the loss of the step to the curves of its log alone.
+  void NoteLoss(double loss) { losses_.noted = loss; }
   Result<zero::GradientNorm::Value> Norm();
   Result<zero::StepOutcome> EndStep(std::span<const GroupScalars> groups, double max_norm,
                                     double loss_scale);
@@ -77,6 +80,17 @@ class Training {
   void Watch(FolderWatch watch, std::function<void()> gone) {
     watch_ = std::move(watch);
     gone_ = std::move(gone);
+  }
+  /// Has a log take the steps from now on.
+  void Log(std::unique_ptr<StepLog> log) { log_ = std::move(log); }
+  /// The row of the last step; empty if its loss was not reported.
+  std::string RowToCommit() const {
+    return log_ == nullptr ? std::string() : log_->RowOf(counts().step);
+  }
+  /// How many lines for the user the log has, and the lines, each of which is returned once.
+  size_t step_notices() const { return log_ == nullptr ? 0 : log_->notices(); }
+  std::vector<std::string> TakeStepNotices() {
+    return log_ == nullptr ? std::vector<std::string>() : log_->TakeNotices();
   }
   Status CopyCommit(const std::vector<std::string>& paths);
   /// Opens the last commit, which must not be overwritten meanwhile: no step ends, nothing is
@@ -98,6 +112,8 @@ class Training {
 
   const offload::ShardLayout& layout() const { return plan_.layout; }
   const config::Config& config() const { return plan_.engine.config; }
+  const zero::Session& session() const { return *session_; }
+  bool scales_loss() const { return plan_.scales_loss; }
   uint32_t slots() const { return plan_.slots; }
   const zero::StatePort& engine() const { return states(); }
   const zero::StateIo& io() const {
@@ -177,7 +193,9 @@ class Training {
   std::optional<std::string> continued_;
   bool moved_ = false;
   std::optional<FolderWatch> watch_;
-  std::function<void()> gone_;  ///< told that the watched folder is gone
+  std::function<void()> gone_;    ///< told that the watched folder is gone
+  std::unique_ptr<StepLog> log_;  ///< none: the training is of no run
+  StepLosses losses_;             ///< of the open step
   /// The tile that was read last, as the last step left it.
   struct ReadTile {
     offload::TileId tile{};

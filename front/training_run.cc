@@ -5,8 +5,10 @@
 #include "offload/state_names.h"
 #include "offload/uuid.h"
 #include "offload/whole_state.h"
+#include "run/commit_rows.h"
 #include "run/committed_run.h"
 #include "run/leftovers.h"
+#include "run/rows/csv_monitor.h"
 #include "run/run_copy.h"
 #include "run/snapshot.h"
 
@@ -39,6 +41,7 @@ Result<Plan> TrainingRun::PlanOf(const std::string& config, const std::string& m
                                  const std::string& options) {
   PENSTOCK_ASSIGN(const TrainingInRun own, ParseTrainingInRun(options));
   identity_ = own.identity;
+  snapshot_ = own.snapshot;
   std::optional<train::StateFiles> from = run_.info().state;
   if (own.snapshot) {
     PENSTOCK_ASSIGN(from, FilesIn(*own.snapshot));
@@ -50,6 +53,8 @@ Result<Plan> TrainingRun::PlanOf(const std::string& config, const std::string& m
                   MakePlan(config, model,
                            WithPlaces(own.rest, in_place ? *in_place : run_.state_folders(),
                                       from ? from->all() : std::vector<std::string>())));
+  // Before anything is made.
+  if (!from) PENSTOCK_TRY(train::CsvMonitor::CheckFree(plan.engine.config));
   plan.in_new_files = !in_place;
   plan.check_commit = [this, uuid = from ? from->uuid : std::string()](
                           const zero::CommittedState& commit) { return CheckCommit(commit, uuid); };
@@ -92,6 +97,7 @@ Result<std::unique_ptr<Training>> TrainingRun::Create(const std::string& config,
   Status made = training.status();
   if (made.ok()) made = WatchRun(**training);
   if (made.ok() && continued_) made = Note(**training);
+  if (made.ok()) made = LogSteps(**training);
   if (!made.ok()) {
     if (training.ok()) training->reset();  // its files have to be closed to be removed
     static_cast<void>(run_.RemoveLeftovers());
@@ -108,20 +114,35 @@ Status TrainingRun::WatchRun(Training& training) {
   return {};
 }
 
+/// Has the folder hold what the steps come to.
+Status TrainingRun::LogSteps(Training& training) {
+  StepLog::Beginning beginning{.step = training.counts().step, .snapshot = snapshot_};
+  if (const std::optional<std::string>& text = training.continued()) {
+    beginning.resumes = true;
+    beginning.row = train::RowOfCommit(*text);
+  }
+  PENSTOCK_ASSIGN(
+      std::unique_ptr<StepLog> log,
+      StepLog::Open(run_.folder(), training.session(), training.config(), training.scales_loss(),
+                    std::move(beginning), [this] { run_.OwnRows(); }));
+  training.Log(std::move(log));
+  return {};
+}
+
 Status TrainingRun::NoteCommit(Training& training) {
   return training.committed() ? Note(training) : Status();
 }
 
 /// Names the state of a training with a durable commit in run.json.
 Status TrainingRun::Note(Training& training) {
-  const Status noted = run_.NoteCommit(FilesOf(training));
+  Status noted = run_.NoteCommit(FilesOf(training));
   // Our own writes replace the file. A file that another program wrote does not count as ours.
   if (run_.writes() != watched_) PENSTOCK_TRY(WatchRun(training));
   return noted;
 }
 
 Status TrainingRun::BeginCommit(Training& training, const std::string& caller) {
-  PENSTOCK_ASSIGN(std::string text, MakeCommitText(identity_, caller));
+  PENSTOCK_ASSIGN(std::string text, MakeCommitText(identity_, caller, training.RowToCommit()));
   PENSTOCK_TRY(FinishCommit(training));
   return training.BeginCommit(std::move(text));
 }
@@ -146,7 +167,9 @@ Result<std::string> TrainingRun::CopyTo(Training& training, const offload::Whole
                                         const std::string& path) {
   PENSTOCK_ASSIGN(const std::string target, train::CanonicalPath(path));
   run_.NoteCopying(target);
-  Result<std::string> copied = train::CopyRun(run_.info(), state, target);
+  Result<std::string> copied =
+      train::CopyRun(run_.folder(), run_.info(), state, target,
+                     [this](const std::string& notice) { run_.AddNotice(notice); });
   run_.NoteCopying(std::nullopt);
   if (run_.writes() != watched_) PENSTOCK_TRY(WatchRun(training));
   return copied;

@@ -58,10 +58,12 @@ class TrainingRun {
                              const std::string& path);
   Status Note(Training& training);
   Status WatchRun(Training& training);
+  Status LogSteps(Training& training);
 
   train::HeldRun run_;
   bool has_training_ = false;
   Identity identity_;
+  std::optional<std::string> snapshot_;  ///< the folder from whose commit the training resumes
   std::optional<std::string> continued_;
   uint64_t watched_ = 0;  ///< HeldRun::writes of the run.json that the training watches
 };

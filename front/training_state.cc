@@ -33,12 +33,18 @@ Status Training::BeginCommit(std::string json) {
                      json.size(), kMaxCommitText);
   }
   PENSTOCK_TRY(FinishCommit());
-  return session_->BeginCommit(std::move(json));
+  return session_->BeginCommit(std::move(json), [this]() -> Status {
+    if (log_ != nullptr) log_->Sync();
+    return {};
+  });
 }
 
 Status Training::FinishCommit() {
   PENSTOCK_TRY(life().failure());
-  return session_->FinishCommit([this] { return CheckWatched(); });
+  if (!life().commits().pending()) return {};
+  Status made = session_->FinishCommit([this] { return CheckWatched(); });
+  if (log_ != nullptr) log_->AfterCommit(counts().step, made);
+  return made;
 }
 
 /// Works also after a failure, as no step has to follow.

@@ -15,6 +15,7 @@
 #include "offload/uuid.h"
 #include "run/leftovers.h"
 #include "run/moved_run.h"
+#include "run/rows/numerics_files.h"
 #include "run/run_copy.h"
 #include "run/run_folder.h"
 #include "run/snapshot.h"
@@ -444,6 +445,12 @@ Status HeldRun::Close() {
 /// The folder goes if nothing else is in it and it is the run's alone.
 Status HeldRun::RemoveRun() {
   watch_.reset();  // its file is removed, and has to be closed for that on NFS
+  if (has_rows_ || made_ || info_.temporary) {
+    for (const char* name : {kMetricsName, kReportsName, kHeadroomName, kBlackBoxName}) {
+      Status removed = folder_.RemoveFile(name);
+      if (!removed.ok() && removed.error().code != ErrorCode::kNotFound) return removed;
+    }
+  }
   PENSTOCK_TRY(folder_.RemoveFile(kInfoName));
   PENSTOCK_TRY(folder_.RemoveFile(kLockName));
   if (!made_ && !info_.temporary) return {};

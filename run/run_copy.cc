@@ -9,6 +9,7 @@
 #include "offload/state_names.h"
 #include "offload/state_removal.h"
 #include "offload/uuid.h"
+#include "run/commit_rows.h"
 #include "run/held_run.h"
 #include "run/run_folder.h"
 #include "run/run_lock.h"
@@ -121,8 +122,9 @@ Status RemoveLeftCopy(const std::string& path) {
   return RemoveLeft(*around, UnfinishedName(name), path);
 }
 
-Result<std::string> CopyRun(const RunInfo& info, const offload::WholeState& state,
-                            const std::string& path) {
+Result<std::string> CopyRun(const Folder& run, const RunInfo& info,
+                            const offload::WholeState& state, const std::string& path,
+                            const Notify& notify) {
   PENSTOCK_ASSIGN(const std::string target, CanonicalPath(path));
   const auto [parent, name] = SplitPath(target);
   if (name.empty()) {
@@ -147,6 +149,7 @@ Result<std::string> CopyRun(const RunInfo& info, const offload::WholeState& stat
   PENSTOCK_ASSIGN(const Folder folder, around.MakeFolder(unfinished));
   PENSTOCK_ASSIGN(RunLock lock, RunLock::TryTake(folder));
   Status made = Fill(folder, std::move(own), state);
+  if (made.ok()) made = CopyCommittedRows(run, info, state, folder, notify);
   if (made.ok()) made = around.Rename(unfinished, name);
   if (made.ok()) {
     made = around.Sync();

@@ -8,20 +8,23 @@
 #include <string>
 
 #include "base/folder.h"
+#include "base/notify.h"
 #include "base/result.h"
 #include "offload/whole_state.h"
 #include "run/run_info.h"
 
 namespace penstock::train {
 
-/// Copies the commit of `state`, the state of the run that `info` is of, into a folder at `path`,
-/// which does not exist and is made: a run of its own, with all of its files in it. It is complete
+/// Copies the commit of `state`, the state of the run in `run` that `info` is of, into a folder at
+/// `path`, which does not exist and is made: a run of its own, with the rows up to the commit, and
+/// all of its files in it. It is complete
 /// and durable when the function returns; after an error nothing is left. Until then the folder is
 /// ".NAME.unfinished" beside `path`; one that a killed process left is removed. Returns the path,
 /// absolute and without links. Errors: kInvalidArgument if something is there; kUnavailable while
 /// another process copies to it; of copying.
-Result<std::string> CopyRun(const RunInfo& info, const offload::WholeState& state,
-                            const std::string& path);
+Result<std::string> CopyRun(const Folder& run, const RunInfo& info,
+                            const offload::WholeState& state, const std::string& path,
+                            const Notify& notify);
 
 /// What a process that was killed left of a copy to a path.
 struct LeftCopy {

@@ -16,7 +16,7 @@
 #include "offload/state_names.h"
 #include "offload/state_removal.h"
 #include "run/automatic_snapshots.h"
-#include "run/committed_run.h"
+#include "run/commit_rows.h"
 #include "run/snapshot_request.h"
 
 namespace penstock::train {
@@ -122,22 +122,6 @@ Status CheckFree(const std::vector<std::string>& targets) {
   return {};
 }
 
-Status CopyMetrics(const Folder& run, const RunInfo& info, const Folder& folder,
-                   const WholeState& state, const Notify& notify) {
-  if (info.kind != RunKind::kTrain) return {};  // commits of other kinds hold no rows
-  PENSTOCK_ASSIGN(
-      const CommitTexts texts,
-      ReadCommitTexts(state.commit().json, state.commit().head.step, info.state->first()));
-  const uint64_t step = state.commit().head.step;
-  const auto take = [&](const Folder& rows) -> Status {
-    PENSTOCK_TRY(CopyRows(rows, folder, step));
-    return CutRows(folder, step, texts.row, notify);
-  };
-  if (!info.rows_from) return take(run);
-  PENSTOCK_ASSIGN(const Folder rows, OpenSnapshot(run, *info.rows_from));
-  return take(rows);
-}
-
 /// An error leaves the unfinished folder, and the files that it names.
 Status MakeSnapshot(const Folder& run, const Folder& snapshots, const RunInfo& info,
                     const WholeState& state, const std::string& name,
@@ -155,7 +139,7 @@ Status MakeSnapshot(const Folder& run, const Folder& snapshots, const RunInfo& i
   kept.copying.reset();
   PENSTOCK_TRY(WriteRunInfo(unfinished, kept));
   PENSTOCK_TRY(offload::CopyState(state, kept.state->paths(), stop_requested));
-  PENSTOCK_TRY(CopyMetrics(run, info, unfinished, state, notify));
+  PENSTOCK_TRY(CopyCommittedRows(run, info, state, unfinished, notify));
   PENSTOCK_TRY(snapshots.Rename(UnfinishedName(name), name));
   return snapshots.Sync();
 }

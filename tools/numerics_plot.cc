@@ -140,7 +140,7 @@ std::string PlotSvg(const RunNumerics& numerics) {
                                       numerics.reports.size() == 1 ? "" : "s"),
               .x_title = "step"};
   chart.panels = {{.title = "Loss",
-                   .unit = "nats per token",
+                   .unit = numerics.kind == RunKind::kTrain ? "nats per token" : "as reported",
                    .scale = LossScaleOf(numerics),
                    .lines = {LineOfRows(numerics, "loss", &NumericsRow::loss)},
                    .marks = {SkippedMarks(numerics), ReportMarks(numerics, PanelOf::kLoss)},

@@ -92,8 +92,10 @@ Result<RunNumerics> ReadRunNumerics(const std::string& run) {
 
 std::string ToTable(const RunNumerics& numerics) {
   if (numerics.kind != RunKind::kTrain && numerics.rows.empty() && numerics.reports.empty()) {
-    return fmt::format("{}: a run of {}, which writes no rows: its numbers are not known\n",
-                       numerics.run, ToString(numerics.kind));
+    return fmt::format(
+        "{}: a run of {} without rows: its steps report no loss; report it by "
+        "optimizer.step(loss=loss)\n",
+        numerics.run, ToString(numerics.kind));
   }
   const auto skipped = std::ranges::count_if(numerics.rows, &NumericsRow::skipped);
   std::string text =

@@ -123,8 +123,7 @@ class Commits:
         self._sections = sections
         self._continued: dict[str, Any] | None = None
         self._asked = False  # attach() was called, so the generators' states are the caller's
-        self._no_loss = False  # the last step reported none
-        self._said = False  # that it did
+        self._said = False  # that steps report no loss
         self._awaited: set[str] = set()  # attached things that have yet to step
         attached = _Attached()
         self._attached: Callable[[], _Attached | None] = lambda: attached
@@ -250,16 +249,13 @@ class Commits:
         return _state.capture(self.attached, kept, **self._sections())
 
     def note_loss(self, loss: float | None) -> None:
-        """Notes the loss that the step that has just ended reported."""
-        self._no_loss = loss is None
-
-    def _say_if_no_loss(self) -> None:
-        """Says once in a training that its commits are never doubted."""
-        if self._no_loss and not self._said:
+        """Takes the loss that the step that has just ended reported; says once if it did not."""
+        if loss is None and not self._said:
             self._said = True
             _log.info(
-                "penstock: the steps of run %s report no loss, so each commit counts as confirmed; "
-                "report it by optimizer.step(loss=loss)",
+                "penstock: the steps of run %s report no loss, so no rows are written, their numbers "
+                "are not monitored, and each commit counts as confirmed; report it by "
+                "optimizer.step(loss=loss)",
                 self.ending.run.folder,
             )
 
@@ -270,7 +266,6 @@ class Commits:
         """
         if is_in_doubt(self.ending.engine.describe()):
             return
-        self._say_if_no_loss()
         self.ending.due = self._text()
         self._awaited = {
             name for name, thing in self.attached.items() if _method_after_step(thing) is not None
@@ -296,7 +291,6 @@ class Commits:
         self.finish()
         if is_unproven(self.ending.engine.describe()):
             return
-        self._say_if_no_loss()
         text = self._text()
         self.ending.begin(text)
         self.finish()

@@ -58,13 +58,13 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     return result
 
 
-MONITORS = ("csv_monitor", "tensorboard", "wandb")
+MONITORS = ("tensorboard", "wandb")
 
 
 def without_monitors(
     config: Mapping[str, Any],
 ) -> tuple[dict[str, Any], dict[str, Mapping[str, Any]]]:
-    """Returns a configuration without the monitors' sections, and these, which Python handles."""
+    """Returns a configuration without the sections of monitors that Python handles, and these."""
     sections = {name: config[name] for name in MONITORS if isinstance(config.get(name), Mapping)}
     return {key: value for key, value in config.items() if key not in sections}, sections
 

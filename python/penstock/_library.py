@@ -8,13 +8,16 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import logging
 import os
 import pathlib
 from typing import Any, Iterable, Mapping, NamedTuple, Optional, Sequence
 
 from penstock.errors import error_of
 
-ABI = 5
+ABI = 6
+
+_log = logging.getLogger("penstock")
 
 FORWARD, BACKWARD, ASIDE = 0, 1, 2
 MASTER, EXP_AVG, EXP_AVG_SQ = 0, 1, 2
@@ -39,6 +42,7 @@ class _Outcome(ctypes.Structure):
         ("optimizer_steps", ctypes.c_uint64),
         ("grad_norm", ctypes.c_double),
         ("skipped", ctypes.c_int32),
+        ("notices", ctypes.c_uint32),
     ]
 
 
@@ -134,6 +138,8 @@ def library() -> ctypes.CDLL:
             [c.c_void_p, c.c_uint32, c.c_uint32, c.c_void_p, c.c_int, c.c_void_p],
         ),
         "penstock_report_loss": (c.c_int, [c.c_void_p, c.c_double]),
+        "penstock_note_loss": (c.c_int, [c.c_void_p, c.c_double]),
+        "penstock_step_notices": (c.c_int, [c.c_void_p, out]),
         "penstock_loss_scale": (c.c_int, [c.c_void_p, c.POINTER(c.c_double)]),
         "penstock_take_back_commit": (
             c.c_int,
@@ -354,6 +360,10 @@ class Engine:
         """Reports the mean loss of the step under way, or of the next one."""
         check(self._c.penstock_report_loss(self._handle, loss))
 
+    def note_loss(self, loss: float) -> None:
+        """Gives the loss of the step under way to the files of csv_monitor alone."""
+        check(self._c.penstock_note_loss(self._handle, loss))
+
     def take_back_commit(self) -> int | None:
         """Takes the newest commit back if it is in doubt; returns its step if it did."""
         taken, step = ctypes.c_int(), ctypes.c_uint64()
@@ -371,7 +381,7 @@ class Engine:
     def end_step(
         self, groups: Sequence[Group], max_norm: float = 0.0, loss_scale: float = 1.0
     ) -> Outcome:
-        """Ends the step; returns when the updates have begun."""
+        """Ends the step; returns when the updates have begun. Logs what was found."""
         array = (Group * len(groups))(*groups)
         outcome = _Outcome()
         check(
@@ -379,6 +389,9 @@ class Engine:
                 self._handle, array, len(groups), max_norm, loss_scale, ctypes.byref(outcome)
             )
         )
+        if outcome.notices:
+            for line in _text(self._c.penstock_step_notices, self._handle):
+                _log.warning("penstock: %s", line)
         return Outcome(
             outcome.step, outcome.optimizer_steps, outcome.grad_norm, bool(outcome.skipped)
         )

@@ -121,6 +121,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
         max_norm = self._max_norm if self._clipped == self._runtime.steps else 0.0
         self._commits.finish()
         reported = self._losses.mean()
+        loss_of_row = self.rows.loss(reported, self._runtime.engine)
         outcome = self._runtime.end_step(self.param_groups, max_norm, 1.0, reported)
         self._losses.clear()
         self._commits.note_loss(reported)
@@ -129,7 +130,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
         self.grad_norm, self.skipped = outcome.grad_norm, outcome.skipped
         if self._commit_every > 0 and outcome.step % self._commit_every == 0:
             self._commits.take_soon()
-        self.rows.end_step(outcome.step, self, reported)
+        self.rows.end_step(outcome.step, self, loss_of_row)
         return computed
 
     def report_loss(self, loss: Any) -> None:

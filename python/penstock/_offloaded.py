@@ -171,7 +171,10 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             self._losses.clear()
             self.skipped = True
             return computed
-        outcome = self._made().step(self.max_norm, loss_scale, reported)
+        training = self._made()
+        self.rows.note(computed)
+        loss_of_row = self.rows.loss(reported, training.engine)
+        outcome = training.step(self.max_norm, loss_scale, reported)
         self._losses.clear()
         if outcome is None:
             return computed
@@ -181,8 +184,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
                 f"penstock: {not_finite(reported, outcome)}; nothing was updated",
                 stacklevel=3,
             )
-        self.rows.note(computed)
-        self.rows.end_step(outcome.step, self, reported)
+        self.rows.end_step(outcome.step, self, loss_of_row)
         return computed
 
     @property

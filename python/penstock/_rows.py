@@ -33,29 +33,42 @@ class Rows:
         self.monitors: list[Monitor] = []
         self.batch = batch_of(config)
         self._sections = {n: s for n, s in sections.items() if s.get("enabled") is True}
+        curves = config.get("csv_monitor")  # whose files the engine writes
+        self._curves = isinstance(curves, Mapping) and curves.get("enabled") is True
         self._losses: list[torch.Tensor] = []  # of the step under way
         self._last = 0.0
 
     def note(self, loss: Any) -> None:
         """Notes the loss of a micro-batch; a row has their mean if the step reports no loss."""
-        if (self.monitors or self._sections) and isinstance(loss, torch.Tensor):
+        wanted = self.monitors or self._sections or self._curves
+        if wanted and isinstance(loss, torch.Tensor):
             self._losses.append(loss.detach())
 
-    def end_step(self, step: int, optimizer: Any, reported: float | None) -> None:
-        """Tells the monitors of a step that has just ended, with the loss that it reported."""
-        losses, self._losses = self._losses, []
+    def loss(self, reported: float | None, engine: Any) -> float | None:
+        """Returns the loss of the step that ends: the reported one, or the mean of the noted ones.
+
+        Gives the latter to the engine, for its curves.
+        """
+        if reported is not None or not self._losses:
+            return reported
+        noted = sum(float(loss) for loss in self._losses) / len(self._losses)
+        if self._curves:
+            engine.note_loss(noted)
+        return noted
+
+    def end_step(self, step: int, optimizer: Any, loss: float | None) -> None:
+        """Tells the monitors of a step that has just ended, with its loss."""
+        self._losses = []
         now, last = time.monotonic(), self._last
         self._last = now
         if self._sections:
-            self._make((step - 1) * self.batch)
+            self._make()
         if not self.monitors:
             return
-        if reported is None and losses:
-            reported = sum(float(loss) for loss in losses) / len(losses)
         row: dict[str, Any] = {
             "step": step,
             "samples": step * self.batch,
-            "loss": reported,
+            "loss": loss,
             "grad_norm": optimizer.grad_norm,
             "lr": optimizer.param_groups[0]["lr"],
             "skipped": optimizer.skipped,
@@ -64,11 +77,11 @@ class Rows:
         for monitor in self.monitors:
             monitor.on_step(row)
 
-    def _make(self, samples: int) -> None:
+    def _make(self) -> None:
         from penstock.integrations.monitors import monitors_of
 
         sections, self._sections = self._sections, {}
-        self.monitors += monitors_of(sections, samples)
+        self.monitors += monitors_of(sections)
 
 
 def batch_of(config: Mapping[str, Any]) -> int:

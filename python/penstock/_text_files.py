@@ -16,8 +16,6 @@ from penstock.errors import CorruptionError, PenstockError
 
 #: The max bytes of a file that is read as a whole; the program's own bound.
 MAX_TEXT = 64 << 20
-#: The longest line of a file that is read line by line.
-MAX_LINE = 1 << 20
 
 
 def read_text(

@@ -62,7 +62,7 @@ std::optional<uint64_t> SamplesOf(const std::string& line) {
 Error Damaged(const std::string& path, uint64_t line) {
   return MakeError(ErrorCode::kCorruption,
                    "{}, line {}: csv_monitor did not write this; the file is unchanged: repair "
-                   "it, or move it away, and --resume begins a new one",
+                   "it, or move it away, and the next resume begins a new one",
                    path, line);
 }
 
@@ -146,7 +146,7 @@ struct CsvMonitor::Curve {
 const std::vector<CsvMonitor::Curve>& CsvMonitor::AllCurves() {
   using Value = std::optional<double>;
   static const std::vector<Curve> curves = {
-      {"train_loss", [](const StepRow& row) -> Value { return row.loss; }},
+      {"train_loss", [](const StepRow& row) { return row.has_loss ? Value(row.loss) : Value(); }},
       {"lr", [](const StepRow& row) -> Value { return row.lr; }},
       {"loss_scale", [](const StepRow& row) -> Value { return row.loss_scale; }},
       {"elapsed_time_ms_forward",

@@ -7,6 +7,7 @@
 #include <ext/stdio_filebuf.h>
 #include <istream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/files.h"
 #include "run/rows/metrics_rows.h"
@@ -16,23 +17,42 @@ namespace {
 
 constexpr mode_t kMode = 0644;
 
-Result<KeptRows> OpenRows(const Folder& folder, const std::string& name, uint64_t step) {
+/// Calls `read` with the file and its path.
+template <typename Read>
+auto WithRows(const Folder& folder, const std::string& name, Read read)
+    -> decltype(read(std::declval<std::istream&>(), name)) {
   PENSTOCK_ASSIGN(UniqueFd fd, folder.OpenFile(name, O_RDONLY));
   __gnu_cxx::stdio_filebuf<char> buffer(fd.Release(), std::ios::in | std::ios::binary);
   std::istream file(&buffer);
-  return RowsUpTo(file, folder.PathOf(name), step);
+  return read(file, folder.PathOf(name));
 }
 
-}  // namespace
+Result<KeptRows> OpenRows(const Folder& folder, const std::string& name, uint64_t step) {
+  return WithRows(folder, name, [step](std::istream& file, const std::string& path) {
+    return RowsUpTo(file, path, step);
+  });
+}
 
-std::string ToJson(const StepRow& row) {
+nlohmann::ordered_json Outcome(const StepRow& row) {
+  return {{"step", row.step},
+          {"loss", row.loss},
+          {"grad_norm", row.grad_norm},
+          {"lr", row.lr},
+          {"loss_scale", row.loss_scale},
+          {"skipped", row.skipped}};
+}
+
+/// What is measured of a step that a caller computes.
+nlohmann::ordered_json OfCaller(const StepRow& row) {
+  return {{"samples", *row.samples},
+          {"step_s", row.step_s},
+          {"host_peak_bytes", row.host_peak_bytes},
+          {"nvme_read_bytes", row.nvme_read_bytes},
+          {"nvme_write_bytes", row.nvme_write_bytes}};
+}
+
+nlohmann::ordered_json Measured(const StepRow& row) {
   nlohmann::ordered_json json = {
-      {"step", row.step},
-      {"loss", row.loss},
-      {"grad_norm", row.grad_norm},
-      {"lr", row.lr},
-      {"loss_scale", row.loss_scale},
-      {"skipped", row.skipped},
       {"tokens", row.tokens},
       {"step_s", row.step_s},
       {"tokens_per_s", row.tokens_per_s},
@@ -52,6 +72,14 @@ std::string ToJson(const StepRow& row) {
     json["comm_wait_s"] = row.comm_wait_s;
     json["world_size"] = row.world_size;
   }
+  return json;
+}
+
+}  // namespace
+
+std::string ToJson(const StepRow& row) {
+  nlohmann::ordered_json json = Outcome(row);
+  json.update(row.samples ? OfCaller(row) : Measured(row));
   if (!row.changed.empty()) json["changed"] = row.changed;
   if (row.previous_row) json[kPreviousRow] = *row.previous_row;
   return json.dump();
@@ -71,7 +99,8 @@ Result<MetricsWriter> MetricsWriter::Resume(const Folder& folder, const std::str
   PENSTOCK_TRY(DropOtherNames(folder, name));
   PENSTOCK_ASSIGN(UniqueFd fd, folder.OpenFile(name, O_WRONLY | O_CREAT | O_APPEND, kMode));
   PENSTOCK_ASSIGN(const KeptRows kept, OpenRows(folder, name, step));
-  const uint64_t before = kept.last_step < step ? RowBefore(row, step) : kept.last_step;
+  const bool adds = kept.last_step < step && !row.empty();
+  const uint64_t before = adds ? RowBefore(row, step) : kept.last_step;
   if (kept.last_step == 0 && before > 0) {
     notify(fmt::format("{} has no rows of steps 1 to {}: it begins anew with that of step {}", path,
                        before, step));
@@ -87,8 +116,8 @@ Result<MetricsWriter> MetricsWriter::Resume(const Folder& folder, const std::str
     return ErrnoError(errno, "cutting " + path);
   }
   MetricsWriter writer(path, std::move(fd));
-  if (kept.last_step < step)
-    PENSTOCK_TRY(writer.file_.Append(gap ? AfterGap(row, kept.last_step) : row));
+  if (adds) PENSTOCK_TRY(writer.file_.Append(gap ? AfterGap(row, kept.last_step) : row));
+  writer.last_step_ = adds ? step : kept.last_step;
   PENSTOCK_TRY(writer.Sync());
   PENSTOCK_TRY(folder.Sync());
   return writer;
@@ -102,6 +131,19 @@ Result<FileOffset> MetricsWriter::EndOf(const Folder& folder, const std::string&
   return kept->end;
 }
 
-Status MetricsWriter::Append(const StepRow& row) { return file_.Append(ToJson(row)); }
+Result<bool> MetricsWriter::HoldsRows(const Folder& folder, const std::string& name) {
+  return WithRows(folder, name, [](std::istream& file, const std::string& path) {
+    return BeginsWithRow(file, path);
+  });
+}
+
+Status MetricsWriter::Append(const StepRow& row) {
+  const bool gap = last_step_ > 0 && last_step_ + 1 < row.step;
+  StepRow written = row;
+  if (gap) written.previous_row = last_step_;
+  PENSTOCK_TRY(file_.Append(ToJson(written)));
+  last_step_ = row.step;
+  return {};
+}
 
 }  // namespace penstock::train

@@ -21,6 +21,7 @@ namespace penstock::train {
 struct StepRow {
   uint64_t step = 0;
   double loss = 0;
+  bool has_loss = true;  ///< false: it is not known. Such a row has points of curves alone
   double grad_norm = 0;
   double lr = 0;
   double loss_scale = 1;
@@ -43,6 +44,9 @@ struct StepRow {
   // Only in the file if there are several ranks.
   double comm_wait_s = 0;
   uint32_t world_size = 1;
+  // Only in the file if the caller computes (front/step_log.h): then tokens, times and memory of
+  // the device and times of I/O and updates are not known, and have no fields.
+  std::optional<uint64_t> samples;  ///< rows of the data that all steps up to this one took
   // Only in the file if there are any.
   std::vector<std::string> changed = {};  ///< keys of the configuration, from this step on
   std::optional<uint64_t> previous_row;   ///< the step of the row before, if steps lie between
@@ -59,15 +63,18 @@ class MetricsWriter {
   /// Creates the file, and makes it and its name durable. Errors: of open, also if the path exists.
   static Result<MetricsWriter> Create(const Folder& folder, const std::string& name);
   /// Cuts a file back to the rows up to `step`. Adds the last of them, `row`, if it is missing (the
-  /// row of a committed step may not have reached the file). Creates a missing file and says that;
-  /// if the file ends early, says which rows are missing. Durable when it returns. Errors: those of
-  /// EndOf, and the file is as it was.
+  /// row of a committed step may not have reached the file), unless `row` is empty. Creates a
+  /// missing file and says that; if the file ends early, says which rows are missing. Durable when
+  /// it returns. Errors: those of EndOf, and the file is as it was.
   static Result<MetricsWriter> Resume(const Folder& folder, const std::string& name, uint64_t step,
                                       const std::string& row, const Notify& notify);
   /// Returns where the rows up to `step`, which is committed, end; 0 if the file is missing. What
   /// lies behind is not read. Errors: of RowsUpTo (run/rows/metrics_rows.h); then Resume cannot
   /// continue the file.
   static Result<FileOffset> EndOf(const Folder& folder, const std::string& name, uint64_t step);
+  /// Whether a file that is there is one of rows: its first line is a row, or it has none.
+  static Result<bool> HoldsRows(const Folder& folder, const std::string& name);
+  /// Appends a row, which names the row before it if steps lie between.
   Status Append(const StepRow& row);
   Status Sync() const { return file_.Sync(); }
 
@@ -75,6 +82,7 @@ class MetricsWriter {
   MetricsWriter(std::string path, UniqueFd fd) : file_(std::move(path), std::move(fd)) {}
 
   LineFile file_;
+  uint64_t last_step_ = 0;  ///< of the last row; 0: there is none
 };
 
 }  // namespace penstock::train

@@ -1,5 +1,6 @@
 #include "run/rows/metrics_rows.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -7,6 +8,10 @@
 
 namespace penstock::train {
 namespace {
+
+/// All rows have these.
+constexpr const char* kFieldsOfRows[] = {"loss",       "grad_norm", "lr",
+                                         "loss_scale", "skipped",   "step_s"};
 
 struct Row {
   uint64_t step = 0;
@@ -27,10 +32,11 @@ std::optional<Row> ReadRow(const std::string& line) {
 }
 
 Error Damaged(const std::string& path, uint64_t line, FileOffset begin, const std::string& what) {
-  return MakeError(ErrorCode::kCorruption,
-                   "{}, line {} (from byte {} on): {}; the file is unchanged: repair it, or move "
-                   "it away, and --resume begins a new one with the row of the committed step",
-                   path, line, begin.value, what);
+  return MakeError(
+      ErrorCode::kCorruption,
+      "{}, line {} (from byte {} on): {}; the file is unchanged: repair it, or move "
+      "it away, and the next resume begins a new one with the row of the committed step",
+      path, line, begin.value, what);
 }
 
 }  // namespace
@@ -62,6 +68,16 @@ Result<KeptRows> RowsUpTo(std::istream& file, const std::string& path, uint64_t 
   }
   PENSTOCK_TRY(lines.status());
   return kept;
+}
+
+Result<bool> BeginsWithRow(std::istream& file, const std::string& path) {
+  BoundedLines lines(file, path);
+  const BoundedLines::Line line = lines.Next();
+  PENSTOCK_TRY(lines.status());
+  if (line == BoundedLines::Line::kEnd) return true;
+  if (line != BoundedLines::Line::kComplete || !ReadRow(lines.text())) return false;
+  const auto row = nlohmann::json::parse(lines.text());
+  return std::ranges::all_of(kFieldsOfRows, [&row](const char* key) { return row.contains(key); });
 }
 
 uint64_t RowBefore(const std::string& row, uint64_t step) {

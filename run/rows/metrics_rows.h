@@ -32,6 +32,10 @@ struct KeptRows {
 /// damaged, missing, longer than a line may be or there twice; kIo.
 Result<KeptRows> RowsUpTo(std::istream& file, const std::string& path, uint64_t step);
 
+/// Whether the first line of a file is a row as ToJson writes it (run/rows/metrics_file.h), or the
+/// file is empty: files of users may have the same name. Errors: kIo.
+Result<bool> BeginsWithRow(std::istream& file, const std::string& path);
+
 /// The field of a row that follows a gap.
 inline constexpr const char* kPreviousRow = "previous_row";
 

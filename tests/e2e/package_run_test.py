@@ -73,7 +73,7 @@ class PackageRunTest(harness.PenstockTest):
 
     def test_doctor_says_that_it_has_no_rows(self):
         outcome = harness.penstock("doctor", self.run_folder)
-        self.assertIn("which writes no rows", outcome.stdout)
+        self.assertIn("without rows: its steps report no loss", outcome.stdout)
         self.assertNotIn("ended before its first step", outcome.stdout)
 
     def test_a_run_that_was_moved_with_its_state_is_found(self):

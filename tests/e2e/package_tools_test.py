@@ -71,6 +71,11 @@ class PackageTest(harness.PenstockTest):
                         found[os.path.join(folder, name)] = file.read()
         return found
 
+    @staticmethod
+    def path_text(path):
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+
     def step_of(self, run):
         found = [line for line in self.says("inspect", run).splitlines()
                  if line.startswith("committed step")]
@@ -82,6 +87,10 @@ class CommandsTest(PackageTest):
         runs = [(kind, nvme, self.run_in(f"{kind}-{nvme}", kind, nvme, snapshots=["kept"]))
                 for kind in ("optimizer", "module") for nvme in (False, True)]
         runs.append(("optimizer", True, self.package(nvme_path=[self.nvme])))  # temporary
+        silent = self.run_in("silent", losses=False)
+        self.assertIn("without rows: its steps report no loss", self.says("numerics", silent))
+        self.assertIn("without rows: its steps report no loss",
+                      harness.penstock("doctor", silent).stdout)
         for kind, nvme, run in runs:
             with self.subTest(run):
                 kept = 1 if os.path.isdir(os.path.join(run, "snapshots")) else 0
@@ -91,8 +100,11 @@ class CommandsTest(PackageTest):
                 self.assertIn("of step 2: whole; run= resumes from it", said)
                 self.assertNotIn("--resume", said)
                 self.assertIn("equal bits", self.says("compare", run, run))
-                self.assertIn("which writes no rows", self.says("numerics", run))
-                self.assertIn("which writes no rows", harness.penstock("doctor", run).stdout)
+                self.assertEqual(self.says("numerics", run), f"{run}: 2 steps (0 skipped), 0 reports\n")
+                self.says("numerics", run, "--plot", run + ".svg")
+                self.assertIn("as reported", self.path_text(run + ".svg"))
+                self.assertRegex(harness.penstock("doctor", run).stdout,
+                                 rf"the Python package \({kind}\), 2 steps up to 2, [0-9.e-]+ s each")
                 self.says("export", run, "--to", run + "-out")
                 tensors = harness.read_safetensors(run + "-out/model.safetensors")
                 self.assertEqual(sorted(tensors), ["decoder.bias", "decoder.weight", "encoder.bias",
@@ -105,6 +117,15 @@ class CommandsTest(PackageTest):
                 self.assertEqual(len(listed), kept + 1)
                 self.assertIn("equal bits", self.says("compare", run, run + "/snapshots/mine"))
                 self.assertNotIn("temporary", harness.read_info(run + "/snapshots/mine"))
+                self.assertIn("2 steps", self.says("numerics", run + "/snapshots/mine"))
+
+    def test_numerics_and_doctor_say_how_a_run_ended_by_its_numbers(self):
+        run = self.run_in("run", end="not finite")
+        said = self.says("numerics", run)
+        self.assertIn(f"{run}: 4 steps (2 skipped), 2 reports\nended at step 4: ", said)
+        self.assertIn("first cause: step 3: the loss is nan", said)
+        doctor = harness.penstock("doctor", run).stdout
+        self.assertIn("penstock numerics " + run + " says why", doctor)
 
     def test_what_needs_the_training_is_refused_with_the_reason_and_changes_nothing(self):
         for kind in ("optimizer", "module"):
@@ -157,7 +178,7 @@ class CommandsTest(PackageTest):
             outcome = harness.penstock("inspect", run)  # which lists the files all the same
             self.assertEqual(outcome.code, 3, str(outcome))
             self.assertIn("in use", outcome.stderr)
-            self.assertIn("which writes no rows", self.says("numerics", run))
+            self.assertIn("2 steps", self.says("numerics", run))
             self.assertIn("step 2", self.says("snapshots", run))
             self.assertEqual(self.step_of(run + "/snapshots/kept"), 2)
             self.assertIn("in use", self.one_line("clean", run, "--yes", code=3))

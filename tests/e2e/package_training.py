@@ -3,11 +3,13 @@
   package_training.py LIBRARY OPTIONS
 
 OPTIONS is a JSON object: "run", "nvme_path" and "kind" are those of penstock_open_run; "steps" are
-made, each with a commit, and then each of "snapshots" is taken. "end" says what comes then:
+made, each with a commit, and then each of "snapshots" is taken. Each reports its loss, but if
+"losses" is false. "end" says what comes then:
   "close"     everything is closed
   "uncommitted"  one more step, without a commit, and the process ends as if it were killed
   "unnamed"   one more step and its commit, and the process ends as if it were killed before it had
               run.json name the commit
+  "not finite"  two more steps whose loss is NaN, an attempt to begin another, and all is closed
   "wait"      the run stays open until the standard input ends
 Writes the path of the run when that point is reached. Standard library only.
 """
@@ -28,7 +30,8 @@ class Group(ctypes.Structure):
 
 class Outcome(ctypes.Structure):
     _fields_ = [("step", ctypes.c_uint64), ("optimizer_steps", ctypes.c_uint64),
-                ("grad_norm", ctypes.c_double), ("skipped", ctypes.c_int32)]
+                ("grad_norm", ctypes.c_double), ("skipped", ctypes.c_int32),
+                ("notices", ctypes.c_uint32)]
 
 
 def elements(shape):
@@ -67,6 +70,7 @@ class Training:
 
     def __init__(self, library, options):
         self.library, self.kind = library, options.get("kind", "optimizer")
+        self.reports = options.get("losses", True)
         asked = {"run": options.get("run"), "nvme_path": options.get("nvme_path", []),
                  "kind": self.kind}
         self.run = library.handle("penstock_open_run",
@@ -102,7 +106,7 @@ class Training:
             places = (ctypes.c_void_p * len(values))(*[value.buffer_info()[0] for value in values])
             self.library.call("penstock_fill", self.engine, unit, places)
 
-    def step(self):
+    def step(self, loss=1.0):
         self.steps += 1
         for use in (0, 1):  # forward, backward
             for unit in range(len(UNITS)):
@@ -115,6 +119,8 @@ class Training:
                                            for i in range(elements(shape))])
                 self.library.call("penstock_gradient", self.engine, unit, tensor,
                                   ctypes.c_void_p(values.buffer_info()[0]), 0)
+        if self.reports:
+            self.library.call("penstock_report_loss", self.engine, ctypes.c_double(loss))
         self.library.call("penstock_end_step", self.engine, ctypes.byref(Group(1e-2, 0.9, 0.99,
                                                                                1e-8, 0.1)),
                           1, ctypes.c_double(0), ctypes.c_double(1), ctypes.byref(Outcome()))
@@ -144,6 +150,13 @@ def main():
     end = options.get("end", "close")
     if end in ("uncommitted", "unnamed"):
         training.step()
+    if end == "not finite":
+        for _ in range(2):
+            training.step(float("nan"))
+        try:
+            training.step()
+        except SystemExit:
+            pass
     if end == "unnamed":
         info = os.path.join(training.folder, "run.json")
         with open(info, "rb") as file:

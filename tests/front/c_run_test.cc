@@ -11,6 +11,7 @@
 #include <optional>
 #include <set>
 
+#include "tests/front/c_run.h"
 #include "tests/front/c_training.h"
 
 namespace penstock::front {
@@ -21,62 +22,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-const json kIdentity{{"kind", "optimizer"}, {"rule", "AdamW"}, {"names", "1234"}};
-
 /// Of a configuration whose engine cannot continue in the files of the others.
 const json kOneSlot{{"penstock", {{"durable", false}}}};
-
-class CRun {
- public:
-  explicit CRun(const json& options) {
-    json all{{"kind", "optimizer"}};
-    all.update(options);
-    code = penstock_open_run(all.dump().c_str(), &handle);
-    if (code != PENSTOCK_OK) error = penstock_error();
-  }
-  CRun(const CRun&) = delete;
-  CRun& operator=(const CRun&) = delete;
-  ~CRun() { Close(); }
-
-  int Close() { return penstock_close_run(std::exchange(handle, nullptr)); }
-  json Describe() const {
-    char* text = nullptr;
-    EXPECT_EQ(penstock_describe_run(handle, &text), PENSTOCK_OK) << penstock_error();
-    json value = json::parse(text == nullptr ? "null" : text);
-    penstock_free(text);
-    return value;
-  }
-  std::string folder() const { return Describe()["folder"]; }
-
-  CEngine Create(const Home& home, const std::string& drive, const json& more = json::object(),
-                 const json& changes = json::object()) const {
-    json options{{"identity", kIdentity}};
-    options.update(more);
-    json config = ConfigOf(home, drive);
-    config.merge_patch(changes);
-    return {handle, config, ModelOf("bf16"), options};
-  }
-
-  penstock_run* handle = nullptr;
-  int code = PENSTOCK_OK;
-  std::string error;
-};
-
-int Commit(penstock_engine* engine, const json& caller) {
-  const int begun = penstock_begin_commit(engine, caller.dump().c_str());
-  return begun == PENSTOCK_OK ? penstock_finish_commit(engine) : begun;
-}
-
-json RunJson(const std::string& folder) {
-  std::ifstream file(folder + "/run.json");
-  return json::parse(file);
-}
-
-std::set<std::string> FilesIn(const std::string& folder) {
-  std::set<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename());
-  return names;
-}
 
 std::set<std::string> StatesIn(const std::string& folder) {
   std::set<std::string> names = FilesIn(folder);
@@ -90,19 +37,6 @@ void LeaveUnnamed(const std::string& folder) {
   json info = RunJson(folder);
   info["leftovers"] = json::array({std::exchange(info["state"], nullptr)});
   std::ofstream(folder + "/run.json") << info;
-}
-
-/// Has a child of a fork do something and end without closing anything.
-template <typename Function>
-void InKilledProcess(Function function) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    function();
-    ::_exit(testing::Test::HasFailure() ? 1 : 0);
-  }
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
 }
 
 class CRunTest : public ::testing::Test {
@@ -120,7 +54,7 @@ class CRunTest : public ::testing::Test {
     training.Fill();
     for (const int step : {1, 2}) {
       training.Step();
-      ASSERT_EQ(Commit(training.engine().handle, {{"step", step}}), PENSTOCK_OK)
+      ASSERT_EQ(CommitWith(training.engine().handle, {{"step", step}}), PENSTOCK_OK)
           << penstock_error();
     }
   }
@@ -300,7 +234,8 @@ TEST_F(CRunTest, AFirstCommitThatRunJsonDoesNotNameStaysWhileOneOfItsDrivesIsAwa
       CTraining training(run.Create(kHomes[3], drive_, json::object(), config), "bf16");
       ASSERT_EQ(training.engine().code, PENSTOCK_OK) << training.engine().error;
       training.Fill();
-      ASSERT_EQ(Commit(training.engine().handle, json::object()), PENSTOCK_OK) << penstock_error();
+      ASSERT_EQ(CommitWith(training.engine().handle, json::object()), PENSTOCK_OK)
+          << penstock_error();
     }
     LeaveUnnamed(run_);
     const auto there = StatesIn(second);
@@ -564,10 +499,11 @@ TEST_F(CRunTest, ACommitFailsOnceTheFolderIsGoneAndTheNextStartNamesTheState) {
     CTraining training(run.Create(kHomes[3], drive_), "bf16");
     training.Fill();
     training.Step();
-    ASSERT_EQ(Commit(training.engine().handle, json::object()), PENSTOCK_OK) << penstock_error();
+    ASSERT_EQ(CommitWith(training.engine().handle, json::object()), PENSTOCK_OK)
+        << penstock_error();
     fs::rename(run_, root_ + "/away");
     training.Step();
-    EXPECT_EQ(Commit(training.engine().handle, json::object()), PENSTOCK_NOT_FOUND);
+    EXPECT_EQ(CommitWith(training.engine().handle, json::object()), PENSTOCK_NOT_FOUND);
     EXPECT_THAT(penstock_error(), AllOf(HasSubstr(run_), HasSubstr("removed or moved away"),
                                         HasSubstr("step 2 is committed in")));
   }
@@ -606,7 +542,7 @@ TEST_F(CRunTest, ASnapshotIsResumedAndStaysAsItIs) {
         penstock_engine* const engine = training.engine().handle;
         char* folder = nullptr;
         EXPECT_EQ(penstock_snapshot(engine, name.c_str(), &folder), PENSTOCK_NOT_FOUND);
-        ASSERT_EQ(Commit(engine, {{"at", "the snapshot"}}), PENSTOCK_OK) << penstock_error();
+        ASSERT_EQ(CommitWith(engine, {{"at", "the snapshot"}}), PENSTOCK_OK) << penstock_error();
         ASSERT_EQ(penstock_snapshot(engine, name.c_str(), &folder), PENSTOCK_OK)
             << penstock_error();
         snapshot = folder;
@@ -614,7 +550,7 @@ TEST_F(CRunTest, ASnapshotIsResumedAndStaysAsItIs) {
         EXPECT_EQ(penstock_snapshot(engine, name.c_str(), &folder), PENSTOCK_INVALID_ARGUMENT);
         EXPECT_THAT(penstock_error(), HasSubstr("already"));
         training.Step();
-        ASSERT_EQ(Commit(engine, json::object()), PENSTOCK_OK) << penstock_error();
+        ASSERT_EQ(CommitWith(engine, json::object()), PENSTOCK_OK) << penstock_error();
         EXPECT_EQ(run.Describe()["snapshots"],
                   name == "kept" ? json::array({"kept"}) : json::array());
       }
@@ -652,7 +588,7 @@ class OlderRun : public CRunTest {
                       {"identity", "sha"},         {"calls", 2},
                       {"groups", {{{"lr", 0.5}}}}, {"random", {{"r", 1}}},
                       {"attached", json::object()}};
-      EXPECT_EQ(Commit(training.engine().handle, text), PENSTOCK_OK) << penstock_error();
+      EXPECT_EQ(CommitWith(training.engine().handle, text), PENSTOCK_OK) << penstock_error();
       state = {{"uuid", training.description()["uuid"]},
                {"paths", training.description()["state_paths"]}};
     }

@@ -17,7 +17,7 @@ TEST(CommitTextTest, TheCallersPartComesBackByteForByte) {
   for (const std::string caller :
        {R"({"z": 340282366920938463463374607431768211455, "a":[1 , {"b": 1e-7}]})", R"({})",
         R"({"caller":"}\"]{\\","run":{"caller":3}})"}) {
-    const Result<std::string> text = MakeCommitText(kIdentity, caller);
+    const Result<std::string> text = MakeCommitText(kIdentity, caller, "");
     ASSERT_TRUE(text.ok()) << text.error().message;
     const Result<std::string> back = CallersPart(*text, kIdentity, "/run");
     ASSERT_TRUE(back.ok()) << back.error().message;
@@ -27,14 +27,14 @@ TEST(CommitTextTest, TheCallersPartComesBackByteForByte) {
 
 TEST(CommitTextTest, WhatIsNoObjectIsNotCommitted) {
   for (const char* caller : {"", "[]", "3", "{", R"({"a":1,"a":2})", R"({},"x":{})"}) {
-    EXPECT_TRUE(FailsWith(MakeCommitText(kIdentity, caller).status(), ErrorCode::kInvalidArgument,
-                          {"the text of the commit"}))
+    EXPECT_TRUE(FailsWith(MakeCommitText(kIdentity, caller, "").status(),
+                          ErrorCode::kInvalidArgument, {"the text of the commit"}))
         << caller;
   }
 }
 
 TEST(CommitTextTest, ADifferenceOfTrainingsHasTheNameOfItsKey) {
-  const std::string text = *MakeCommitText(kIdentity, "{}");
+  const std::string text = *MakeCommitText(kIdentity, "{}", "");
   const Identity lion{.keys = R"({"kind":"module","rule":"Lion"})", .older = "sha"};
   EXPECT_TRUE(FailsWith(CallersPart(text, lion, "/run").status(), ErrorCode::kInvalidArgument,
                         {"/run", R"(its rule is "AdamW", and "Lion" was asked for)"}));

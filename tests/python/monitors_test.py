@@ -105,6 +105,40 @@ class Monitors(OptimizerTest):
         self.assertEqual(self.csv("lr"), b"step,lr\r\n8,0.001\r\n16,0.001\r\n")
         optimizer.close()
 
+    def test_csv_files_have_the_losses_that_steps_report_at_both_levels(self) -> None:
+        plain = tower()
+        section = self.sections(csv_monitor={"job_name": "one"})
+        one = self.make(plain.parameters(), config={**section, "penstock": {"tile_elements": 4096}})
+        module, two = penstock.initialize(tower(), self.config(csv_monitor={"job_name": "two"}))
+        self.addCleanup(two.close)
+        for model, optimizer, job, batch in ((plain, one, "one", 1), (module, two, "two", 8)):
+            with self.subTest(job):
+                generator = torch.Generator().manual_seed(1)
+                for reported in (0.5, 0.25):
+                    loss_of(model, generator).backward()
+                    optimizer.step(loss=reported)
+                    optimizer.zero_grad()
+                path = pathlib.Path(self.folder, job, "Train_Samples_train_loss.csv")
+                lines = f"step,train_loss\r\n{batch},0.5\r\n{2 * batch},0.25\r\n"
+                self.assertEqual(path.read_bytes(), lines.encode())
+
+    def test_a_closure_gives_its_loss_to_the_csv_files(self) -> None:
+        model = tower()
+        section = self.sections(csv_monitor={})
+        optimizer = self.make(
+            model.parameters(), config={**section, "penstock": {"tile_elements": 4096}}
+        )
+        generator = torch.Generator().manual_seed(1)
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = loss_of(model, generator)
+            loss.backward()
+            return loss
+
+        loss = optimizer.step(closure)
+        self.assertEqual(self.csv("train_loss").split(b"\r\n")[1], f"1,{loss.item()!r}".encode())
+
     def test_a_resumed_run_cuts_the_lines_that_it_writes_again(self) -> None:
         run, config = os.path.join(self.folder, "run"), self.config(csv_monitor={})
         model, optimizer = penstock.initialize(tower(), config, run=run)
@@ -119,10 +153,8 @@ class Monitors(OptimizerTest):
             self.csv("lr").split(b"\r\n")[1:-1], [b"8,0.001", b"16,0.001", b"24,0.001"]
         )
         optimizer.close()
-        model, optimizer = penstock.initialize(tower(), config)
-        with self.assertRaisesRegex(penstock.InvalidArgumentError, "lines of another training"):
-            self.steps(model, optimizer, 1)
-        optimizer.close()
+        with self.assertRaisesRegex(penstock.InvalidArgumentError, "of another run; move it away"):
+            penstock.initialize(tower(), config)
 
     def test_wandb_gets_the_curves(self) -> None:
         logged: list[Any] = []
@@ -159,7 +191,7 @@ class Monitors(OptimizerTest):
     def test_what_is_not_installed_is_named(self) -> None:
         with mock.patch.dict(sys.modules, {"wandb": None}):
             with self.assertRaisesRegex(penstock.UnavailableError, "wandb.enabled is true"):
-                monitors.monitors_of(self.sections(wandb={}), 0)
+                monitors.monitors_of(self.sections(wandb={}))
 
     def test_what_is_not_enabled_does_nothing(self) -> None:
         config = {
@@ -167,7 +199,7 @@ class Monitors(OptimizerTest):
         }
         model = tower()
         train(model, self.make(model.parameters(), **config), steps=1)
-        self.assertEqual(monitors.monitors_of({"csv_monitor": {"enabled": False}}, 0), [])
+        self.assertEqual(monitors.monitors_of({"wandb": {"enabled": False}}), [])
 
 
 if __name__ == "__main__":

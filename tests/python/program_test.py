@@ -37,8 +37,9 @@ torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
 model, optimizer = penstock.initialize(model, {}, run=os.path.join(folder, "run"))
 for step in range(3):
-    model(torch.ones(2, 4)).sum().backward()
-    optimizer.step()
+    loss = model(torch.ones(2, 4)).square().sum()
+    loss.backward()
+    optimizer.step(loss=loss)
     optimizer.zero_grad()
     if step == 1:
         optimizer.snapshot(os.path.join(folder, "kept"))
@@ -96,7 +97,8 @@ class Program(unittest.TestCase):
             sorted(p.suffix for p in pathlib.Path(self.folder, "out").iterdir()), [".safetensors"]
         )
         self.penstock("compare", "run", "out")
-        self.assertIn("writes no rows", self.penstock("numerics", "run"))
+        self.assertIn("3 steps (0 skipped)", self.penstock("numerics", "run"))
+        self.assertIn("2 steps (0 skipped)", self.penstock("numerics", "kept"))
         self.assertIn("step 3", self.penstock("snapshot", "run", "mine"))
         self.assertIn("mine", self.penstock("snapshots", "run"))
         self.penstock("compare", "run", "run/snapshots/mine")
@@ -111,6 +113,7 @@ class Program(unittest.TestCase):
         )
         self.assertIn(done.returncode, (0, 1), done.stderr)  # 1: of the machine
         self.assertIn("program", done.stdout)
+        self.assertIn("the Python package (module), 3 steps up to 3", done.stdout)
         self.assertNotIn("error", done.stderr)
 
     def test_a_plan_needs_no_operators(self) -> None:

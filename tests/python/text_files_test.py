@@ -1,4 +1,4 @@
-"""Files that are read as a whole, or line by line, have a bound."""
+"""Files that are read as a whole have a bound."""
 
 import os
 import pathlib
@@ -8,9 +8,7 @@ import unittest
 
 import penstock
 from penstock import _check_model, _config, _text_files, _universal_files
-from penstock._text_files import MAX_LINE, MAX_TEXT
 from penstock.errors import CorruptionError, InvalidArgumentError
-from penstock.integrations.monitors import CsvMonitor
 
 SIZE = 8 << 30
 
@@ -50,14 +48,6 @@ class TextFilesTest(unittest.TestCase):
     def test_a_huge_name_of_the_latest_checkpoint_is_refused(self):
         path = self.huge("latest")
         self.assert_refused(CorruptionError, path, lambda: _universal_files._folder_of(self.folder))
-
-    def test_a_huge_line_of_a_curve_is_refused(self):
-        path = self.huge("Train_Samples_lr.csv", "step,lr\r\n4,0.1\r\n")
-        row = {"samples": 8, "lr": 0.1}
-        self.assert_refused(
-            InvalidArgumentError, f"{path}, line 3", lambda: CsvMonitor(self.folder, 4).on_step(row)
-        )
-        self.assertGreater(MAX_TEXT, MAX_LINE)
 
     def test_what_is_no_text_and_what_is_nested_without_end_is_said_in_a_line(self):
         path = self.folder / "run.json"

@@ -186,6 +186,25 @@ Check SkippedCheck(const RunRecord& facts) {
   return WarnCheck("skipped steps", found, "penstock numerics " + facts.run + " says why");
 }
 
+/// Of a run of the package: its program computes, so what bounded the steps is not known.
+Checks CallersRunChecks(const RunRecord& facts) {
+  if (facts.steps == 0) {
+    return {OkCheck("run", fmt::format("of {}, without rows: its steps report no loss; report "
+                                       "it by optimizer.step(loss=loss)",
+                                       ToString(facts.kind)))};
+  }
+  const double steps = static_cast<double>(facts.steps);
+  Checks checks = {OkCheck(
+      "run",
+      fmt::format("{}: of {}, {} steps up to {}, {:.3g} s each; its program computes them, so "
+                  "what bounded them is not known",
+                  facts.run, ToString(facts.kind), facts.steps, facts.last_step,
+                  facts.seconds / steps))};
+  if (!facts.stop.empty()) checks.push_back(EndCheck(facts));
+  checks.push_back(SkippedCheck(facts));
+  return checks;
+}
+
 }  // namespace
 
 Result<RunRecord> ReadRunRecord(const std::string& run) {
@@ -202,11 +221,7 @@ Result<RunRecord> ReadRunRecord(const std::string& run) {
 }
 
 Checks RunChecks(const RunRecord& facts, const std::optional<double>& gbps) {
-  if (facts.kind != RunKind::kTrain) {
-    return {OkCheck("run", fmt::format("of {}, which writes no rows: what bounded its steps is not "
-                                       "known",
-                                       ToString(facts.kind)))};
-  }
+  if (facts.kind != RunKind::kTrain) return CallersRunChecks(facts);
   const DriveNeed need = facts.simulated
                              ? SimulatedNeed(facts.figures, facts.place, *facts.simulated)
                              : MeasuredNeed(facts.figures, facts.place, gbps);

@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <span>
 
+#include "run/observers/watched_run.h"
 #include "train/process/log.h"
-#include "train/trainer/watched_run.h"
 
 namespace penstock::train {
 namespace {
@@ -20,6 +20,12 @@ Progress::Options ProgressOptions(const TrainJob& job) {
           .every = every == 0 ? kDefaultStepsPerPrint : every,
           .breakdown = job.config.wall_clock_breakdown,
           .last_step = job.last_step};
+}
+
+WatchedRun Watched(const TrainJob& job, const offload::ModelLayout& layout) {
+  WatchedRun watched = WatchedRunOf(job.config, job.spec, layout);
+  watched.facts.vocabulary = job.model.description->sizes().vocabulary;
+  return watched;
 }
 
 SearchRule RuleOf(const PreparedRun& run) {
@@ -69,7 +75,7 @@ Status RunObservers::AddFirst(PreparedRun& run) {
   const std::optional<ReplayOptions>& replay = run.options.replay;
   const bool goes_on = run.options.resumes() || replay;
   PENSTOCK_ASSIGN(watch_,
-                  RunWatch::Begin(folder, WatchedRunOf(run.job, session.layout().model),
+                  RunWatch::Begin(folder, Watched(run.job, session.layout().model),
                                   goes_on ? std::optional(session.state().step) : std::nullopt,
                                   LogNotice, replay ? replay->record : nullptr));
   list_.Add(Turn::kWatch, *watch_);

@@ -43,8 +43,9 @@ class Variable {
 class RunChecksTest : public testing::Test {
  protected:
   RunChecksTest() { WriteInfo({{.paths = {"/drive/a"}}}); }
-  void WriteInfo(const std::vector<RankFiles>& ranks) const {
+  void WriteInfo(const std::vector<RankFiles>& ranks, RunKind kind = RunKind::kTrain) const {
     RunInfo info;
+    info.kind = kind;
     info.program = "test";
     info.run_uuid = "00000000-0000-0000-0000-000000000001";
     info.place = temp_.Path("");
@@ -186,6 +187,21 @@ TEST_F(RunChecksTest, ARunThatEndedByItsNumbersOrSkippedMuchLeadsToThem) {
   EXPECT_THAT(checks[1], CheckIs(CheckState::kWarn, "20 steps in a row were skipped"));
   EXPECT_THAT(checks[1], CheckIs(CheckState::kWarn, "penstock numerics"));
   EXPECT_THAT(checks[2], CheckIs(CheckState::kWarn, "30 of 30"));
+}
+
+TEST_F(RunChecksTest, OfARunOfThePackageNothingIsConcludedFromWhatItsRowsDoNotHave) {
+  WriteInfo({{.paths = {"/drive/a"}}}, RunKind::kModule);
+  Checks checks = RunChecks(Read(), 1);
+  ASSERT_EQ(checks.size(), 1U);
+  EXPECT_THAT(ToText(checks), HasSubstr("its steps report no loss"));
+  WriteRows(30, /*skipped=*/true);
+  temp_.Write("overflow.json", R"({"stop":"it stopped"})");
+  checks = RunChecks(Read(), 1);
+  ASSERT_EQ(checks.size(), 3U);
+  EXPECT_THAT(ToText(checks),
+              AllOf(HasSubstr("the Python package (module), 30 steps up to 30, 1 s each"),
+                    HasSubstr("it stopped"), HasSubstr("30 of 30"), Not(HasSubstr("summary.json")),
+                    Not(HasSubstr("tokens"))));
 }
 
 TEST_F(RunChecksTest, DamagedFilesAreNoErrors) {

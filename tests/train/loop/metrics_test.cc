@@ -36,6 +36,13 @@ TEST(StepRow, HasTheContractsFieldsInTheirOrder) {
                           "nvme_write_bytes", "hardware_tflops"));
 }
 
+TEST(StepRow, OfACallerHasNoFieldOfWhatOnlyTheCallerKnows) {
+  EXPECT_THAT(
+      Keys(OrderedJson::parse(ToJson(StepRow{.samples = 8, .previous_row = 3}))),
+      ElementsAre("step", "loss", "grad_norm", "lr", "loss_scale", "skipped", "samples", "step_s",
+                  "host_peak_bytes", "nvme_read_bytes", "nvme_write_bytes", "previous_row"));
+}
+
 TEST(StepRow, HasTheTimesOfItsPartsWhereTheyAreKnown) {
   const OrderedJson json =
       OrderedJson::parse(ToJson(StepRow{.forward_s = 0.25, .backward_s = 0.5}));
@@ -185,6 +192,41 @@ TEST(StepRow, ALossThatIsNoNumberIsShownWithoutASign) {
   }
   EXPECT_EQ(LossText(-std::numeric_limits<double>::infinity()), "-inf");
   EXPECT_EQ(LossText(2.5), "2.5000");
+}
+
+TEST(MetricsWriter, ARowBehindMissingOnesNamesTheOneBeforeItAndIsCutAsAnyOther) {
+  const TempFolder folder;
+  {
+    MetricsWriter writer = MetricsWriter::Create(folder.Open(), "m.jsonl").value();
+    for (const uint64_t step : {3, 4, 7}) ASSERT_TRUE(writer.Append(StepRow{.step = step}).ok());
+  }
+  const auto previous = [&folder](uint64_t step) {
+    const std::string text = folder.Read("m.jsonl");
+    const size_t at = text.find("{\"step\":" + std::to_string(step) + ",");
+    return OrderedJson::parse(text.substr(at, text.find('\n', at) - at)).value("previous_row", 0);
+  };
+  EXPECT_EQ(previous(3), 0);
+  EXPECT_EQ(previous(4), 0);
+  EXPECT_EQ(previous(7), 4);
+  const auto silent = [](const std::string& line) { ADD_FAILURE() << line; };
+  // The commit of step 6 has no row.
+  MetricsWriter writer = MetricsWriter::Resume(folder.Open(), "m.jsonl", 6, "", silent).value();
+  ASSERT_TRUE(writer.Append(StepRow{.step = 8}).ok());
+  EXPECT_EQ(previous(8), 4);
+}
+
+TEST(MetricsWriter, AFileOfRowsIsKnownByItsFirstLine) {
+  const TempFolder folder;
+  const auto holds = [&folder](const std::string& text) {
+    folder.Write("m.jsonl", text);
+    return MetricsWriter::HoldsRows(folder.Open(), "m.jsonl").value();
+  };
+  EXPECT_TRUE(holds(""));
+  EXPECT_TRUE(holds(ToJson(StepRow{.step = 4}) + "\n{\"st"));
+  EXPECT_TRUE(holds(ToJson(StepRow{.step = 4, .samples = 8}) + "\n"));
+  for (const char* other : {"{\"step\":1,\"loss\":2}\n", "[1]\n", "step,loss\n", "\n", "{\"st"}) {
+    EXPECT_FALSE(holds(other)) << other;
+  }
 }
 
 TEST(MetricsWriter, RefusesAFileThatExists) {

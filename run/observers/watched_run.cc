@@ -1,4 +1,4 @@
-#include "train/trainer/watched_run.h"
+#include "run/observers/watched_run.h"
 
 #include "zero/lr_schedule.h"
 
@@ -10,11 +10,9 @@ bool IsMatrix(const offload::TensorLayout& tensor) { return tensor.shape.size() 
 
 }  // namespace
 
-WatchedRun WatchedRunOf(const TrainJob& job, const offload::ModelLayout& layout) {
-  const config::Config& config = job.config;
-  WatchedRun watched{
-      .facts = {.dtype = config.dtype, .vocabulary = job.model.description->sizes().vocabulary},
-      .elements = {}};
+WatchedRun WatchedRunOf(const config::Config& config, const zero::ModelSpec& model,
+                        const offload::ModelLayout& layout) {
+  WatchedRun watched{.facts = {.dtype = config.dtype}, .elements = {}};
   RunFacts& facts = watched.facts;
   facts.rate_key = zero::KeyOfRate(config.scheduler, 1);
   if (config.scheduler.type != config::SchedulerType::kNone) {
@@ -26,7 +24,7 @@ WatchedRun WatchedRunOf(const TrainJob& job, const offload::ModelLayout& layout)
   }
   uint32_t layer = 0;
   for (size_t m = 0; m < layout.modules.size(); ++m) {
-    const bool repeated = job.spec.modules[m].repeated;
+    const bool repeated = model.modules[m].repeated;
     for (const offload::TensorLayout& tensor : layout.modules[m].tensors) {
       facts.tensors.push_back({.name = tensor.name,
                                .layer = repeated ? std::optional(layer) : std::nullopt,

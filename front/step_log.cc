@@ -1,0 +1,262 @@
+#include "front/step_log.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "run/observers/watched_run.h"
+#include "run/rows/numerics_files.h"
+#include "run/run_folder.h"
+
+namespace penstock::front {
+namespace {
+
+using train::StepRow;
+
+/// The dtype of trained weights in which values end first.
+DType DTypeOf(const offload::ModelLayout& model) {
+  const auto has = [&model](Encoding encoding) {
+    return std::ranges::any_of(model.groups, [encoding](const offload::GroupLayout& group) {
+      return !group.frozen && group.planes.weight().encoding == encoding;
+    });
+  };
+  return has(Encoding::kFloat16)    ? DType::kFloat16
+         : has(Encoding::kBFloat16) ? DType::kBFloat16
+                                    : DType::kFloat32;
+}
+
+/// Keeps the elements with these indices.
+template <typename T>
+void KeepOnly(const std::vector<size_t>& indices, std::vector<T>* all) {
+  if (all->empty()) return;
+  std::vector<T> kept;
+  for (const size_t i : indices) kept.push_back(std::move((*all)[i]));
+  *all = std::move(kept);
+}
+
+/// The indices of the tensors that are trained, in the order of StepFigures.
+std::vector<size_t> Trained(const offload::ModelLayout& model) {
+  std::vector<size_t> trained;
+  size_t i = 0;
+  for (const offload::ModuleLayout& module : model.modules) {
+    for (const offload::TensorLayout& tensor : module.tensors) {
+      if (!model.group(tensor.group).frozen) trained.push_back(i);
+      ++i;
+    }
+  }
+  return trained;
+}
+
+bool HasFileOfRows(const Folder& folder) {
+  const Result<bool> rows = train::HasRows(folder);
+  return rows.ok() && *rows;
+}
+
+bool HasFileOfRows(const std::string& path) {
+  const Result<Folder> folder = Folder::Open(path);
+  return folder.ok() && HasFileOfRows(*folder);
+}
+
+/// Activations are the caller's, and so are schedule and vocabulary.
+train::WatchedRun WatchedOf(const config::Config& config, const zero::Session& session,
+                            bool scales_loss) {
+  const offload::ModelLayout& model = session.layout().model;
+  train::WatchedRun watched = train::WatchedRunOf(config, session.model(), model);
+  watched.facts.dtype = DTypeOf(model);
+  watched.facts.rate_key = "lr";
+  if (!scales_loss) watched.facts.dynamic_loss_scale = false;
+  watched.facts.layers.clear();
+  return watched;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<StepLog>> StepLog::Open(const Folder& run, const zero::Session& session,
+                                               const config::Config& config, bool scales_loss,
+                                               Beginning beginning, std::function<void()> owns) {
+  std::unique_ptr<StepLog> log(
+      new StepLog(run, config, scales_loss, std::move(beginning), std::move(owns)));
+  log->watched_ = WatchedOf(config, session, scales_loss);
+  log->tensors_ = log->watched_.elements.size();
+  log->trained_ = Trained(session.layout().model);
+  KeepOnly(log->trained_, &log->watched_.facts.tensors);
+  KeepOnly(log->trained_, &log->watched_.elements);
+  PENSTOCK_TRY(log->OpenCurves(config));
+  if (log->MayHaveRows()) log->BeginRows();
+  log->begin_ = Now(session);
+  return log;
+}
+
+/// Of the times of a step that a caller computes only the whole is known.
+Status StepLog::OpenCurves(config::Config config) {
+  if (!config.csv_monitor) return {};
+  config.wall_clock_breakdown = false;
+  if (!beginning_.resumes) {
+    PENSTOCK_ASSIGN(curves_, train::CsvMonitor::Create(config));
+    return {};
+  }
+  PENSTOCK_ASSIGN(curves_, train::CsvMonitor::Resume(
+                               config, {.samples = beginning_.step * batch_, .row = beginning_.row},
+                               [this](const std::string& line) { Say(line); }));
+  return {};
+}
+
+/// Whether there are rows of earlier steps, here or in the snapshot.
+bool StepLog::MayHaveRows() const {
+  return !beginning_.row.empty() || HasFileOfRows(run_) ||
+         (beginning_.snapshot && HasFileOfRows(*beginning_.snapshot));
+}
+
+void StepLog::BeginRows() {
+  if (rows_ || off_) return;
+  const Status begun = TryBeginRows();
+  if (begun.ok()) return;
+  off_ = true;
+  Say(fmt::format("{}; rows of steps and findings about their numbers are not written",
+                  begun.error().message));
+}
+
+Status StepLog::TryBeginRows() {
+  PENSTOCK_ASSIGN(bool there, train::HasRows(run_));
+  if (there) {
+    PENSTOCK_ASSIGN(const bool rows, train::MetricsWriter::HoldsRows(run_, train::kMetricsName));
+    if (!rows) {
+      return MakeError(ErrorCode::kInvalidArgument,
+                       "{} does not begin with a row of a run; move it away",
+                       run_.PathOf(train::kMetricsName));
+    }
+  }
+  const Notify say = [this](const std::string& line) { Say(line); };
+  const bool resumes = there || beginning_.resumes;
+  if (!resumes) PENSTOCK_TRY(train::NumericsWriter::Create(run_).status());
+  PENSTOCK_TRY(TakeSnapshotsRows());
+  PENSTOCK_ASSIGN(there, train::HasRows(run_));
+  const uint64_t step = beginning_.step;
+  Result<train::MetricsWriter> rows =
+      there || !beginning_.row.empty()
+          ? train::MetricsWriter::Resume(run_, train::kMetricsName, step, beginning_.row, say)
+          : train::MetricsWriter::Create(run_, train::kMetricsName);
+  PENSTOCK_TRY(rows.status());
+  owns_();
+  PENSTOCK_ASSIGN(watch_, train::RunWatch::Begin(
+                              run_, watched_, resumes ? std::optional(step) : std::nullopt, say));
+  rows_ = *std::move(rows);
+  return {};
+}
+
+/// The rows of a snapshot take the place of those that the run had. One without rows is of an older
+/// version, or its steps reported no loss: then the run's own are cut.
+Status StepLog::TakeSnapshotsRows() const {
+  if (!beginning_.snapshot) return {};
+  PENSTOCK_ASSIGN(const Folder snapshot, Folder::Open(*beginning_.snapshot));
+  PENSTOCK_ASSIGN(const bool has_rows, train::HasRows(snapshot));
+  return has_rows ? train::CopyRows(snapshot, run_, beginning_.step) : Status();
+}
+
+StepLog::Moment StepLog::Now(const zero::Session& session) {
+  const zero::EngineCounters counters = session.counters();
+  return {.at = std::chrono::steady_clock::now(),
+          .read_bytes = counters.nvme_read_bytes,
+          .write_bytes = counters.nvme_write_bytes};
+}
+
+zero::StepFigures StepLog::Watched(const zero::StepFigures& all) const {
+  zero::StepFigures figures = all;
+  if (trained_.size() == tensors_) return figures;
+  KeepOnly(trained_, &figures.gradients);
+  KeepOnly(trained_, &figures.updates);
+  KeepOnly(trained_, &figures.zeros);
+  return figures;
+}
+
+void StepLog::AfterStep(const zero::Session& session, const zero::StepOutcome& outcome,
+                        const StepLosses& losses, double lr, double loss_scale) {
+  row_.reset();
+  if (losses.reported) BeginRows();
+  const bool has_row = losses.reported && rows_;
+  if (!has_row && !curves_) return;
+  const std::optional<double> loss = losses.reported ? losses.reported : losses.noted;
+  const Moment now = Now(session);
+  StepRow row;
+  row.step = outcome.step;
+  row.loss = loss.value_or(0);
+  row.has_loss = loss.has_value();
+  row.grad_norm = outcome.grad_norm;
+  row.lr = lr;
+  row.loss_scale = scales_loss_ ? outcome.loss_scale : loss_scale;
+  row.skipped = outcome.skipped;
+  row.samples = outcome.step * batch_;
+  row.step_s = std::chrono::duration<double>(now.at - begin_.at).count();
+  row.host_peak_bytes = session.host_peak().value;
+  row.nvme_read_bytes = now.read_bytes - begin_.read_bytes;
+  row.nvme_write_bytes = now.write_bytes - begin_.write_bytes;
+  if (has_row) Watch(session, row, loss_scale);
+  if (curves_) SayOnce(curves_->Append(row, *row.samples), &curves_fail_);
+  if (has_row) {
+    const Status written = rows_->Append(row);
+    SayOnce(written, &rows_fail_);
+    row_ = std::move(row);
+  }
+  begin_ = now;
+}
+
+void StepLog::Watch(const zero::Session& session, const StepRow& row, double loss_scale) {
+  const zero::StepFigures figures = Watched(session.figures());
+  train::DoneStep done{.numbers = {.step = row.step,
+                                   .loss = row.loss,
+                                   .forward_finite = std::isfinite(row.loss),
+                                   .grad_norm = row.grad_norm,
+                                   .loss_scale = loss_scale,
+                                   .skipped = row.skipped,
+                                   .lr = row.lr,
+                                   .steps_to_stop = session.SkipsToTheEnd()},
+                       .skipped_in_a_row = session.state().skipped_in_a_row,
+                       .figures = figures};
+  // Both only report, and what they cannot write they say themselves.
+  static_cast<void>(watch_->AfterStep(done));
+  static_cast<void>(watch_->AfterRow({.row = row, .samples = *row.samples}));
+}
+
+std::string StepLog::RowOf(uint64_t step) const {
+  return row_ && row_->step == step ? train::ToJson(*row_) : std::string();
+}
+
+void StepLog::Sync() {
+  synced_ = rows_ ? rows_->Sync() : Status();
+  if (synced_.ok() && curves_) synced_ = curves_->Sync();
+}
+
+void StepLog::AfterCommit(uint64_t step, const Status& made) {
+  if (made.ok()) {
+    if (!synced_.ok()) Say(synced_.error().message);
+    return;
+  }
+  if (made.error().code != ErrorCode::kNumeric) return;
+  if (watch_ != nullptr) watch_->CommitRefused(step, made.error().message);
+  Failed(step, made.error());
+}
+
+void StepLog::Failed(uint64_t step, const Error& why) {
+  if (watch_ == nullptr || std::exchange(failed_, true)) return;
+  watch_->AtEnd({.step = step, .failure = why});
+}
+
+void StepLog::SayOnce(const Status& written, bool* fails) {
+  const bool failed = std::exchange(*fails, !written.ok());
+  if (!written.ok() && !failed) Say(written.error().message);
+}
+
+void StepLog::Say(const std::string& line) {
+  notices_.push_back(line);
+  if (notices_.size() > kMaxNotices) notices_.pop_front();
+}
+
+std::vector<std::string> StepLog::TakeNotices() {
+  std::vector<std::string> taken(notices_.begin(), notices_.end());
+  notices_.clear();
+  return taken;
+}
+
+}  // namespace penstock::front

@@ -1,0 +1,125 @@
+// What a run says of the steps of a training whose caller computes: rows, findings about their
+// numbers, and curves (docs/pytorch_runs.md, "Rows").
+//
+// Files, detectors and their order are those of `penstock train` (run/rows, run/observers). Rows
+// and findings are written if the steps report their loss; curves if the configuration has
+// csv_monitor. Without both, a step costs nothing here. A row is written when its step ends.
+//
+// No file ends a training: what cannot be written is a notice. Threads: one at a time; Sync also
+// from the one that makes a commit.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/folder.h"
+#include "base/result.h"
+#include "config/config.h"
+#include "run/observers/run_watch.h"
+#include "run/rows/csv_monitor.h"
+#include "run/rows/metrics_file.h"
+#include "zero/engine/state_port.h"
+#include "zero/session/session.h"
+#include "zero/states/tensor_figures.h"
+
+namespace penstock::front {
+
+/// The losses of a step.
+struct StepLosses {
+  std::optional<double> reported;
+  std::optional<double> noted;  ///< for curves alone
+};
+
+class StepLog {
+ public:
+  /// Where a training begins.
+  struct Beginning {
+    bool resumes = false;  ///< from a commit
+    uint64_t step = 0;     ///< of that
+    std::string row;       ///< of that; empty: it has none
+    /// The folder of the snapshot, or of another run, whose commit it is.
+    std::optional<std::string> snapshot;
+  };
+
+  /// Opens the log of a training, in the run's folder, which outlives it. Cuts the files back to
+  /// the commit, and opens those of csv_monitor. `owns` is called when the first rows are written.
+  /// Errors: of CsvMonitor.
+  static Result<std::unique_ptr<StepLog>> Open(const Folder& run, const zero::Session& session,
+                                               const config::Config& config, bool scales_loss,
+                                               Beginning beginning, std::function<void()> owns);
+
+  /// Takes the step that has just ended, with the learning rate of its first group and the loss
+  /// scale of its gradient.
+  void AfterStep(const zero::Session& session, const zero::StepOutcome& outcome,
+                 const StepLosses& losses, double lr, double loss_scale);
+  /// The row of the last step, for a commit of that; empty if there is none.
+  std::string RowOf(uint64_t step) const;
+  /// Makes durable what was written, on the thread that makes a commit.
+  void Sync();
+  /// Takes whether the commit that Sync was for was made.
+  void AfterCommit(uint64_t step, const Status& made);
+  /// Takes why no further step can follow.
+  void Failed(uint64_t step, const Error& why);
+
+  /// Lines for the user: findings, and what could not be written.
+  size_t notices() const { return notices_.size(); }
+  std::vector<std::string> TakeNotices();
+
+ private:
+  /// Notices that are kept for a caller that takes none.
+  static constexpr size_t kMaxNotices = 1000;
+
+  struct Moment {
+    std::chrono::steady_clock::time_point at;
+    uint64_t read_bytes = 0;
+    uint64_t write_bytes = 0;
+  };
+
+  StepLog(const Folder& run, const config::Config& config, bool scales_loss, Beginning beginning,
+          std::function<void()> owns)
+      : run_(run),
+        batch_(config.train_batch_size),
+        scales_loss_(scales_loss),
+        beginning_(std::move(beginning)),
+        owns_(std::move(owns)) {}
+  Status OpenCurves(config::Config config);
+  bool MayHaveRows() const;
+  void BeginRows();
+  Status TryBeginRows();
+  Status TakeSnapshotsRows() const;
+  zero::StepFigures Watched(const zero::StepFigures& all) const;
+  void Watch(const zero::Session& session, const train::StepRow& row, double loss_scale);
+  void Say(const std::string& line);
+  /// Says why something could not be written, unless it was said of the step before.
+  void SayOnce(const Status& written, bool* fails);
+  static Moment Now(const zero::Session& session);
+
+  const Folder& run_;
+  const uint64_t batch_;    ///< samples of a step
+  const bool scales_loss_;  ///< the engine keeps the loss scale
+  const Beginning beginning_;
+  const std::function<void()> owns_;
+  train::WatchedRun watched_;    ///< until watch_ is made
+  std::vector<size_t> trained_;  ///< the tensors that are watched
+  size_t tensors_ = 0;           ///< of the model
+  std::optional<train::CsvMonitor> curves_;
+  std::optional<train::MetricsWriter> rows_;
+  std::unique_ptr<train::RunWatch> watch_;
+  bool off_ = false;  ///< rows cannot be written
+  bool rows_fail_ = false;
+  bool curves_fail_ = false;
+  bool failed_ = false;
+  Moment begin_;  ///< of the step under way
+  std::optional<train::StepRow> row_;
+  Status synced_;
+  std::deque<std::string> notices_;
+};
+
+}  // namespace penstock::front
