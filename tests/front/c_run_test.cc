@@ -227,6 +227,24 @@ TEST_F(CRunTest, ATextThatIsTooLongForTheRecordGoesWhereTheStateGoes) {
   }
 }
 
+TEST_F(CRunTest, TheCallersFilesOfAStateThatIsGoneAreRemovedWithItsEntry) {
+  TrainTwoSteps(OnDrive(), kHomes[3]);
+  const std::string uuid(32, '7');
+  json info = RunJson(run_);
+  const std::string state = fmt::format("{}/penstock-{}.state", drive_, uuid);
+  info["leftovers"] =
+      json::array({{{"uuid", uuid}, {"ranks", json::array({{{"host", ""}, {"paths", {state}}}})}}});
+  std::ofstream(run_ + "/run.json") << info;
+  const std::set<std::string> before = FilesIn(drive_);
+  for (const char* name : {".caller-0", ".caller-1", ".caller-0.tmp"}) {
+    std::ofstream(fmt::format("{}/penstock-{}{}", drive_, uuid, name)) << "{}";
+  }
+  CRun run(OnDrive());
+  ASSERT_EQ(run.code, PENSTOCK_OK) << run.error;
+  EXPECT_EQ(FilesIn(drive_), before);
+  EXPECT_THAT(RunJson(run_)["leftovers"], IsEmpty());
+}
+
 TEST_F(CRunTest, WhatAKilledProcessLeftWithoutACommitIsRemovedByTheNextStart) {
   InKilledProcess([&] {
     const auto* const run = new CRun(OnDrive());
