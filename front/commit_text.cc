@@ -2,9 +2,11 @@
 
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <utility>
 
 #include "base/strict_json.h"
 #include "front/raw_json.h"
+#include "offload/caller_file.h"
 
 namespace penstock::front {
 namespace {
@@ -71,25 +73,40 @@ Result<std::string> OlderCallersPart(const json& text, const Identity& identity,
 
 }  // namespace
 
-Result<std::string> MakeCommitText(const Identity& identity, const std::string& caller,
-                                   const std::string& row) {
+Result<CommitText> MakeCommitText(const Identity& identity, std::string caller,
+                                  const std::string& row) {
+  if (caller.size() > offload::kMaxCallerFile.value) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "the text of the commit has {} bytes, and at most {} fit; keep less in it",
+                     caller.size(), offload::kMaxCallerFile.value);
+  }
   PENSTOCK_TRY(
       ParseJsonObject(caller, "the text of the commit", ErrorCode::kInvalidArgument).status());
-  return fmt::format(R"({{"run":{}{}{},"caller":{}}})", identity.keys,
-                     row.empty() ? "" : R"(,"row":)", row, caller);
+  const std::string before =
+      fmt::format(R"("run":{}{}{})", identity.keys, row.empty() ? "" : R"(,"row":)", row);
+  if (caller.size() <= kMaxCallerInText.value) {
+    return CommitText{.text = fmt::format(R"({{{},"caller":{}}})", before, caller),
+                      .caller_file = {}};
+  }
+  return CommitText{.text = fmt::format(R"({{{},"{}":{}}})", before, offload::kCallerFileKey,
+                                        offload::CallerFileJson(caller)),
+                    .caller_file = std::move(caller)};
 }
 
 Result<std::string> CallersPart(const std::string& text, const Identity& identity,
-                                const std::string& run) {
+                                const std::string& run,
+                                const std::function<Result<std::string>()>& read_file) {
   PENSTOCK_ASSIGN(const json parsed, ParseJsonObject(text, "the text of the commit of " + run,
                                                      ErrorCode::kCorruption));
   if (parsed.contains(kOlder)) return OlderCallersPart(parsed, identity, text, run);
-  for (const char* key : {"run", "caller"}) {
+  const bool in_file = parsed.contains(offload::kCallerFileKey);
+  for (const char* key : {"run", in_file ? offload::kCallerFileKey : "caller"}) {
     if (!parsed.contains(key) || !parsed[key].is_object()) {
       return NotOfARun(run, fmt::format("has no object \"{}\"", key));
     }
   }
   PENSTOCK_TRY(CheckSame(parsed["run"], identity, run));
+  if (in_file) return read_file();
   return std::string(RawValue(text, "caller"));
 }
 

@@ -243,8 +243,8 @@ PENSTOCK_API int penstock_drop_step(penstock_engine* engine);
 PENSTOCK_API int penstock_drain(penstock_engine* engine);
 
 /* Begins to make the state durable as the last step left it, together with `json`, the caller's own
- * text of at most 63 KiB. May be called within a step, which may continue meanwhile; the end of a
- * step waits for the commit. */
+ * text of at most 63 KiB (in a run: see penstock_create_in). May be called within a step, which may
+ * continue meanwhile; the end of a step waits for the commit. */
 PENSTOCK_API int penstock_begin_commit(penstock_engine* engine, const char* json);
 /* Waits for the commit that was begun, if any: then it is durable, or the call says why not. */
 PENSTOCK_API int penstock_finish_commit(penstock_engine* engine);
@@ -290,7 +290,7 @@ PENSTOCK_API int penstock_read_run(const char* folder, char** json);
  * caller's.
  *
  * A commit of this engine has the caller's text beside the run's own part: a JSON object, which has
- * at most 62 KiB. penstock_finish_commit returns when the run names the commit. It fails with
+ * at most 256 MiB. penstock_finish_commit returns when the run names the commit. It fails with
  * PENSTOCK_NOT_FOUND, and so does every call after it, if the run's folder or its run.json was
  * removed, moved or replaced meanwhile. Any other failure may be followed by another attempt. */
 PENSTOCK_API int penstock_create_in(penstock_run* run, const char* config, const char* model,

@@ -71,7 +71,9 @@ class Training {
   Status DropStep();
   Result<std::optional<uint64_t>> TakeBackDoubtfulCommit();
   Status Drain();
-  Status BeginCommit(std::string json);
+  /// `caller_file`: what the caller's file has that `json` names (offload/caller_file.h); empty:
+  /// `json` is the caller's, and names none.
+  Status BeginCommit(std::string json, std::string caller_file = {});
   Status FinishCommit();
   /// From now on a commit counts only if these files are still in that folder
   /// (base/folder_watch.h).

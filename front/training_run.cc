@@ -70,7 +70,8 @@ Status TrainingRun::CheckCommit(const zero::CommittedState& commit, const std::s
         "run's file is in its place, or run.json was changed; put back what was there",
         run_.path(), uuid, commit.uuid());
   }
-  PENSTOCK_ASSIGN(continued_, CallersPart(commit.train_state().run_json, identity_, run_.path()));
+  PENSTOCK_ASSIGN(continued_, CallersPart(commit.train_state().run_json, identity_, run_.path(),
+                                          [&commit] { return commit.ReadCaller(); }));
   return {};
 }
 
@@ -141,10 +142,11 @@ Status TrainingRun::Note(Training& training) {
   return noted;
 }
 
-Status TrainingRun::BeginCommit(Training& training, const std::string& caller) {
-  PENSTOCK_ASSIGN(std::string text, MakeCommitText(identity_, caller, training.RowToCommit()));
+Status TrainingRun::BeginCommit(Training& training, std::string caller) {
+  PENSTOCK_ASSIGN(CommitText commit,
+                  MakeCommitText(identity_, std::move(caller), training.RowToCommit()));
   PENSTOCK_TRY(FinishCommit(training));
-  return training.BeginCommit(std::move(text));
+  return training.BeginCommit(std::move(commit.text), std::move(commit.caller_file));
 }
 
 Status TrainingRun::FinishCommit(Training& training) {

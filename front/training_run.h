@@ -33,7 +33,7 @@ class TrainingRun {
   // For the training that Create has made.
 
   /// `caller`: a JSON object that the commit keeps.
-  Status BeginCommit(Training& training, const std::string& caller);
+  Status BeginCommit(Training& training, std::string caller);
   /// Waits for the commit that was begun, if any, and names it in run.json.
   Status FinishCommit(Training& training);
   /// Has run.json name the newest commit, if there is one; for what has waited for it already.

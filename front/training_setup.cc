@@ -165,7 +165,8 @@ Status Training::MoveFrom(const zero::CommittedState& from) {
   PENSTOCK_ASSIGN(const zero::TileFill fill, zero::FillFromState(plan_.layout, from));
   PENSTOCK_TRY(session_->Fill(fill, from.train_state()));
   continued_ = from.train_state().run_json;
-  PENSTOCK_TRY(session_->Commit(*continued_));
+  PENSTOCK_ASSIGN(std::string caller_file, from.ReadCaller());
+  PENSTOCK_TRY(session_->Commit(*continued_, std::move(caller_file)));
   moved_ = true;
   return {};
 }

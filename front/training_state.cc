@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "front/training.h"
+#include "offload/caller_file.h"
 #include "offload/state_copy.h"
 #include "offload/whole_state.h"
 #include "zero/states/tile_planes.h"
@@ -18,6 +19,16 @@ using offload::TileId;
 /// The space for a commit's text besides the state file's own part.
 constexpr size_t kMaxCommitText = 63 << 10;
 
+/// A reader would look for a file that is not there.
+Status CheckNamesNoFile(const std::string& json) {
+  const auto file = offload::CallerFileIn(json);
+  if (file.ok() && !*file) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "the text of the commit has the key \"{}\", which is penstock's; name it "
+                   "otherwise",
+                   offload::kCallerFileKey);
+}
+
 }  // namespace
 
 Status Training::Drain() {
@@ -25,18 +36,20 @@ Status Training::Drain() {
   return Keep(states().Drain());
 }
 
-Status Training::BeginCommit(std::string json) {
+Status Training::BeginCommit(std::string json, std::string caller_file) {
   PENSTOCK_TRY(CheckReady());
   if (json.size() > kMaxCommitText) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "the text of the commit has {} bytes, and at most {} fit; keep less in it",
                      json.size(), kMaxCommitText);
   }
+  if (caller_file.empty()) PENSTOCK_TRY(CheckNamesNoFile(json));
   PENSTOCK_TRY(FinishCommit());
-  return session_->BeginCommit(std::move(json), [this]() -> Status {
+  const auto before_commit = [this]() -> Status {
     if (log_ != nullptr) log_->Sync();
     return {};
-  });
+  };
+  return session_->BeginCommit(std::move(json), before_commit, std::move(caller_file));
 }
 
 Status Training::FinishCommit() {

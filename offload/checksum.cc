@@ -32,6 +32,23 @@ uint64_t Checksum(std::span<const std::byte> bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
+struct StreamHasher::State {
+  Hash hash;
+};
+
+StreamHasher::StreamHasher() : state_(std::make_unique<State>()) {
+  state_->hash.reset(XXH3_createState());
+  XXH3_64bits_reset(state_->hash.get());
+}
+
+StreamHasher::~StreamHasher() = default;
+
+void StreamHasher::Add(std::span<const std::byte> bytes) {
+  XXH3_64bits_update(state_->hash.get(), bytes.data(), bytes.size());
+}
+
+uint64_t StreamHasher::Finish() const { return XXH3_64bits_digest(state_->hash.get()); }
+
 uint64_t TileSeed(const Uuid& uuid, const ShardLayout& layout, TileId tile, uint64_t version) {
   std::array<std::byte, 32> identity{};
   const uint64_t number = uint64_t{layout.rank} << 32 | Index(tile);

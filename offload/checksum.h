@@ -20,6 +20,22 @@ enum class Part : uint8_t { kWeight, kRecord };
 /// XXH3-64 of `bytes`, unseeded: for headers and records.
 uint64_t Checksum(std::span<const std::byte> bytes);
 
+/// The same, of bytes that come in pieces. Not thread-safe.
+class StreamHasher {
+ public:
+  StreamHasher();
+  ~StreamHasher();
+  StreamHasher(const StreamHasher&) = delete;
+  StreamHasher& operator=(const StreamHasher&) = delete;
+
+  void Add(std::span<const std::byte> bytes);
+  uint64_t Finish() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
 /// Returns the seed of the checksums of one version of one tile.
 uint64_t TileSeed(const Uuid& uuid, const ShardLayout& layout, TileId tile, uint64_t version);
 

@@ -93,7 +93,11 @@ Result<StateCheck> CheckTiles(const StateReader& state, const CheckProgress& pro
         const TileRooms::Lease room(*rooms);
         return checker.Check(layout.Tiles()[i], room.memory());
       }));
-  return checker.Finish();
+  StateCheck check = checker.Finish();
+  const Status caller = state.VisitCaller(kNoVisitor);
+  if (!caller.ok() && !IsReadDamage(caller.error())) return caller.error();
+  if (!caller.ok()) check.damages.push_back(caller.error().message);
+  return check;
 }
 
 }  // namespace penstock::offload

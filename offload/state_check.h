@@ -35,13 +35,14 @@ inline const CheckProgress kNoProgress = [](Bytes, Bytes) { return Status(); };
 using TileVisitor = std::function<void(TileId tile, std::span<const std::byte> weight,
                                        std::span<const std::byte> record)>;
 
-/// Checks everything before the slots in every file, and every part of every tile that the newest
-/// commit names. A part that cannot be read is damaged. `visit`: where given, sees every tile of
-/// which both parts are intact. Errors: if the check itself cannot be made; of `progress`.
+/// Checks everything before the slots in every file, every part of every tile that the newest
+/// commit names, and its caller's file. A part that cannot be read is damaged. `visit`: where
+/// given, sees every tile of which both parts are intact. Errors: if the check itself cannot be
+/// made; of `progress`.
 Result<StateCheck> CheckState(const StateReader& state, const CheckProgress& progress,
                               const TileVisitor& visit = {});
 
-/// The same for the tiles alone.
+/// The same without what is before the slots.
 Result<StateCheck> CheckTiles(const StateReader& state, const CheckProgress& progress,
                               const TileVisitor& visit = {});
 

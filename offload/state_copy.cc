@@ -1,5 +1,7 @@
 #include "offload/state_copy.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -31,7 +33,8 @@ class RankCopy {
     Bytes size;
   };
 
-  RankCopy(const StateReader& from, std::vector<CopyTarget> to) : from_(from), to_(std::move(to)) {}
+  /// Creates the files. `paths`: of the copy's, by index of their path.
+  static Result<RankCopy> Create(const StateReader& from, const std::vector<std::string>& paths);
 
   const ShardLayout& layout() const { return from_.layout(); }
   size_t paths() const { return to_.size(); }
@@ -59,6 +62,8 @@ class RankCopy {
   /// Reads and verifies them: of a clone, which has read nothing of what the commit names.
   Status VerifyTiles(const Engines& engines, TileRooms& rooms,
                      const std::function<bool()>& stop_requested) const;
+  /// Copies the caller's file, and verifies it. `clone`: has the file system do it, if it can.
+  Status CopyCaller(bool clone);
   /// Writes heads and the commit, after everything that they name.
   Status WriteHeads();
   /// Removes from a clone what stands in the other commit place: the original may have a newer
@@ -67,15 +72,17 @@ class RankCopy {
   Status EraseOther();
   Status Sync() {
     for (CopyTarget& file : to_) PENSTOCK_TRY(file.Sync());
-    return {};
+    return caller_ ? caller_->Sync() : Status();
   }
   /// Path 0 comes last: if it exists, all do.
   Status Finish() {
+    if (caller_) PENSTOCK_TRY(caller_->Finish());
     for (size_t path = to_.size(); path-- > 0;) PENSTOCK_TRY(to_[path].Finish());
     return {};
   }
 
  private:
+  explicit RankCopy(const StateReader& from) : from_(from) {}
   size_t PathOf(TileId tile) const { return from_.header().tiles[Index(tile)].path; }
 
   Status WriteTile(TileId tile, const TileParts& parts, aio::Engine& engine,
@@ -88,8 +95,25 @@ class RankCopy {
                    const std::function<Status(TileId, const TileParts&)>& then) const;
 
   const StateReader& from_;
-  std::vector<CopyTarget> to_;  ///< indexed by path
+  std::vector<CopyTarget> to_;        ///< indexed by path
+  std::optional<CopyTarget> caller_;  ///< the caller's file, if the commit has one
+  Bytes caller_bytes_;
 };
+
+Result<RankCopy> RankCopy::Create(const StateReader& from, const std::vector<std::string>& paths) {
+  RankCopy copy(from);
+  for (const std::string& path : paths) {
+    PENSTOCK_ASSIGN(CopyTarget file, CopyTarget::Create(path));
+    copy.to_.push_back(std::move(file));
+  }
+  PENSTOCK_ASSIGN(const std::optional<CallerFile> caller, from.caller_file());
+  if (!caller) return copy;
+  PENSTOCK_ASSIGN(CopyTarget file,
+                  CopyTarget::Create(CallerFilePath(paths.front(), from.commit().sequence)));
+  copy.caller_.emplace(std::move(file));
+  copy.caller_bytes_ = caller->bytes;
+  return copy;
+}
 
 void RankCopy::AddRanges(std::vector<Range>& ranges) {
   for (size_t path = 0; path < to_.size(); ++path) {
@@ -107,6 +131,18 @@ void RankCopy::AddRanges(std::vector<Range>& ranges) {
     if (record == 0_B) continue;  // a frozen tile has none
     ranges.push_back({file, from_.OffsetOf(Part::kRecord, tile), record});
   }
+  if (caller_) ranges.push_back({&*caller_, FileOffset{}, caller_bytes_});
+}
+
+Status RankCopy::CopyCaller(bool clone) {
+  if (!caller_) return {};
+  if (clone) {
+    PENSTOCK_ASSIGN(const UniqueFd from, OpenFileAt(from_.caller_path(), O_RDONLY));
+    if (caller_->Clone(from.get())) return from_.VisitCaller(kNoVisitor);
+  }
+  return from_.VisitCaller([&](FileOffset offset, std::span<const std::byte> piece) {
+    return caller_->Write(offset, piece);
+  });
 }
 
 Status RankCopy::ReadTiles(const Engines& engines, TileRooms& rooms,
@@ -244,6 +280,7 @@ class Copier {
     for (RankCopy& rank : ranks_) {
       PENSTOCK_TRY(rank.EraseOther());
       PENSTOCK_TRY(rank.VerifyTiles(engines, *rooms, stop_requested_));
+      PENSTOCK_TRY(rank.CopyCaller(/*clone=*/true));
       PENSTOCK_TRY(rank.WriteHeads());  // independent of the original's heads
     }
     return {};
@@ -258,6 +295,7 @@ class Copier {
     }
     for (RankCopy& rank : ranks_) {
       PENSTOCK_TRY(rank.CopyTiles(engines, rooms, stop_requested_));
+      PENSTOCK_TRY(rank.CopyCaller(/*clone=*/false));
       PENSTOCK_TRY(rank.WriteHeads());
     }
     return {};
@@ -299,12 +337,8 @@ Status CopyState(const WholeState& state, const RankPaths& targets,
   std::vector<RankCopy> ranks;
   for (uint32_t rank = 0; rank < state.world_size(); ++rank) {
     PENSTOCK_CHECK(targets[rank].size() == state.rank(rank).header().paths);
-    std::vector<CopyTarget> files;
-    for (const std::string& path : targets[rank]) {
-      PENSTOCK_ASSIGN(CopyTarget file, CopyTarget::Create(path));
-      files.push_back(std::move(file));
-    }
-    ranks.emplace_back(state.rank(rank), std::move(files));
+    PENSTOCK_ASSIGN(RankCopy copy, RankCopy::Create(state.rank(rank), targets[rank]));
+    ranks.push_back(std::move(copy));
   }
   return Copier(std::move(ranks), stop_requested, io).Run();
 }

@@ -1,4 +1,5 @@
-// Copies the commit of a state into new files, for all ranks.
+// Copies the commit of a state into new files, for all ranks, and its caller's file beside path 0
+// (offload/caller_file.h).
 //
 // If the file system has reflinks, a copy is a clone, which shares its blocks with the original;
 // the other slots become holes, and the parts that the commit names are read and verified.

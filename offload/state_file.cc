@@ -43,6 +43,9 @@ StateFile::StateFile(const Uuid& uuid, const ShardLayout& layout, const StateSha
       committed_slot_(layout.tiles.size(), -1) {}
 
 StateFile::~StateFile() {
+  if (created_ && !made_commit_ && !simulated_ && !paths_.empty()) {
+    static_cast<void>(RemoveCallerFiles(commits().file_path()));
+  }
   // Path 0 last: after a kill in between it says that there was no commit.
   while (!paths_.empty()) paths_.pop_back();
 }
@@ -58,6 +61,9 @@ Result<std::unique_ptr<StateFile>> StateFile::Create(const ShardLayout& layout,
   const StateShape shape = {.slots = options.durable ? 2 : 1,
                             .paths = static_cast<uint32_t>(options.folders.size())};
   std::unique_ptr<StateFile> state(new StateFile(uuid, layout, shape));
+  state->engine_ = engines.front();
+  state->simulated_ = options.simulated;
+  state->created_ = true;
   PENSTOCK_TRY(state->CreatePaths(options, engines));
   PENSTOCK_TRY(state->ChooseShares(options));
   // Path 0 comes last: if its header is valid, all are.
@@ -105,12 +111,14 @@ Result<OpenedState> StateFile::Open(const std::vector<std::string>& paths,
     PENSTOCK_ASSIGN(std::string notice, opened[i]->Adopt(reader->geometry(i), reader->Head(i)));
     if (!notice.empty()) state.notices.push_back(std::move(notice));
   }
+  state.file->engine_ = engines.front();
   state.file->paths_ = std::move(opened);
   state.file->tiles_ = header.tiles;
   PENSTOCK_TRY(state.file->EraseNewerThan(state.commit.sequence, reader->commits()));
-  state.file->Protect(
-      state.commit,
-      state.file->PlaceOf(state.commit, EncodeCommit({header.uuid, layout}, state.commit)));
+  PENSTOCK_ASSIGN(
+      const DurableCommit commit,
+      state.file->DurableCommitOf(state.commit, EncodeCommit({header.uuid, layout}, state.commit)));
+  state.file->Protect(state.commit, commit);
   // Space that this commit freed is not overwritten before the commit is durable.
   PENSTOCK_TRY(state.file->SyncAll());
   return state;
@@ -232,6 +240,14 @@ Status StateFile::PrepareWrites() {
   return {};
 }
 
+Status StateFile::WriteCallerFile(std::string_view content) {
+  PENSTOCK_TRY(failure_);
+  if (simulated_) return {};
+  PENSTOCK_TRY(commits().CheckPlace());
+  return offload::WriteCallerFile(CallerFilePath(commits().file_path(), sequence_ + 1), content,
+                                  *engine_);
+}
+
 Status StateFile::Commit(CommitRecord record, const std::function<Status()>& still_good,
                          const std::function<Status(const CommitRecord&)>& verify) {
   if (failure_.ok()) failure_ = WriteCommit(std::move(record), still_good, verify);
@@ -239,13 +255,13 @@ Status StateFile::Commit(CommitRecord record, const std::function<Status()>& sti
 }
 
 /// No slot of the commit before was written since that was made.
-Error StateFile::TakeBackDamaged(uint64_t step, FileOffset place, const Error& why) {
+Error StateFile::TakeBackDamaged(uint64_t step, uint64_t sequence, const Error& why) {
   if (slots() == 1) {
     return {why.code, fmt::format("the commit of step {} is damaged: {}; with one slot "
                                   "(penstock.durable is false) there is no commit before it",
                                   step, why.message)};
   }
-  const Status erased = EraseCommit(place);
+  const Status erased = EraseCommit(sequence);
   const std::string before =
       commit_stands_ ? fmt::format(
                            "nothing was written over the commit of step {}, and --resume "
@@ -259,29 +275,40 @@ Error StateFile::TakeBackDamaged(uint64_t step, FileOffset place, const Error& w
           fmt::format("the commit of step {} {}: {}; {}", step, back, why.message, before)};
 }
 
-Status StateFile::EraseCommit(FileOffset place) {
+Status StateFile::EraseCommit(uint64_t sequence) {
+  const FileOffset place = commits().geometry().commit_offset[sequence % 2];
   const std::vector<std::byte> zeros(commits().geometry().commit_bytes.value);
   PENSTOCK_TRY(commits().Write(place, zeros, "record of a commit that is taken back"));
   PENSTOCK_TRY(commits().Sync());
-  return commits().CheckWritten(
+  PENSTOCK_TRY(commits().CheckWritten(
       {.offset = place, .size = Bytes{zeros.size()}, .checksum = Checksum(zeros)},
-      "place of a commit that was taken back");
+      "place of a commit that was taken back"));
+  RemoveUnnamedCallerFile(sequence);
+  return {};
+}
+
+/// One that stays is unused, and only takes space.
+void StateFile::RemoveUnnamedCallerFile(uint64_t sequence) const {
+  if (!simulated_) static_cast<void>(RemoveCallerFile(commits().file_path(), sequence));
+}
+
+Status StateFile::CheckCallerFile(const DurableCommit& commit) const {
+  if (!commit.caller || simulated_) return {};
+  return VisitCallerFile(CallerFilePath(commits().file_path(), commit.sequence), *commit.caller);
 }
 
 Status StateFile::EraseNewerThan(uint64_t sequence, const std::vector<HeldCommit>& held) {
   for (const HeldCommit& commit : held) {
     if (commit.sequence <= sequence) continue;
-    PENSTOCK_TRY(EraseCommit(commits().geometry().commit_offset[commit.sequence % 2]));
+    PENSTOCK_TRY(EraseCommit(commit.sequence));
   }
   return {};
 }
 
 /// The commit before goes first if it is not valid: it must never be the newest.
 Status StateFile::EraseNewest(bool before_stands) {
-  for (const FileOffset place : commits().geometry().commit_offset) {
-    if (place != newest_.offset && !before_stands) PENSTOCK_TRY(EraseCommit(place));
-  }
-  return EraseCommit(newest_.offset);
+  if (!before_stands) PENSTOCK_TRY(EraseCommit(newest_.sequence + 1));
+  return EraseCommit(newest_.sequence);
 }
 
 Status StateFile::TakeBack() {
@@ -329,22 +356,24 @@ Status StateFile::WriteCommit(CommitRecord record, const std::function<Status()>
   PENSTOCK_TRY(still_good());
   record.sequence = sequence_ + 1;
   std::vector<std::byte> place = EncodeCommit({uuid_, layout_}, record);
-  const WrittenBytes written = PlaceOf(record, place);
+  PENSTOCK_ASSIGN(const DurableCommit made, DurableCommitOf(record, place));
   place.resize(commits().geometry().commit_bytes.value);
-  PENSTOCK_TRY(commits().Write(written.offset, place,
+  PENSTOCK_TRY(commits().Write(made.record.offset, place,
                                fmt::format("record of the commit of step {}", record.head.step)));
   PENSTOCK_TRY(commits().Sync());
   PENSTOCK_TRY(CheckHeads());
-  PENSTOCK_TRY(commits().CheckWritten(written, "newest commit"));
-  const Status whole = verify ? verify(record) : Status();
+  PENSTOCK_TRY(commits().CheckWritten(made.record, "newest commit"));
+  Status whole = CheckCallerFile(made);
+  if (whole.ok() && verify) whole = verify(record);
   if (!whole.ok() && !IsReadDamage(whole.error())) {
     return MakeError(whole.error().code,
                      "the commit of step {} was written and could not be verified: {}; the next "
                      "--resume verifies it",
                      record.head.step, whole.error().message);
   }
-  if (!whole.ok()) return TakeBackDamaged(record.head.step, written.offset, whole.error());
-  Protect(record, written);
+  if (!whole.ok()) return TakeBackDamaged(record.head.step, record.sequence, whole.error());
+  Protect(record, made);
+  if (!made.caller) RemoveUnnamedCallerFile(record.sequence);
   made_commit_ = true;
   for (const auto& path : paths_) path->Keep();
   return {};
@@ -363,24 +392,29 @@ Status StateFile::CheckCommit() const {
     return MakeError(ErrorCode::kNotFound, "state file {} holds no commit", commits().file_path());
   }
   PENSTOCK_TRY(CheckHeads());
-  return commits().CheckWritten(newest_, "newest commit");
+  PENSTOCK_TRY(commits().CheckWritten(newest_.record, "newest commit"));
+  return CheckCallerFile(newest_);
 }
 
-/// Returns the place of the record that `bytes` encode.
-WrittenBytes StateFile::PlaceOf(const CommitRecord& record,
-                                std::span<const std::byte> bytes) const {
-  return {.offset = commits().geometry().commit_offset[record.sequence % 2],
-          .size = Bytes{bytes.size()},
-          .checksum = Checksum(bytes)};
+/// `bytes`: the record, encoded.
+Result<StateFile::DurableCommit> StateFile::DurableCommitOf(
+    const CommitRecord& record, std::span<const std::byte> bytes) const {
+  DurableCommit commit{.record = {.offset = commits().geometry().commit_offset[record.sequence % 2],
+                                  .size = Bytes{bytes.size()},
+                                  .checksum = Checksum(bytes)},
+                       .sequence = record.sequence,
+                       .caller = {}};
+  PENSTOCK_ASSIGN(commit.caller, CallerFileIn(record.json));
+  return commit;
 }
 
-void StateFile::Protect(const CommitRecord& record, const WrittenBytes& written) {
+void StateFile::Protect(const CommitRecord& record, const DurableCommit& made) {
   before_.reset();
   if (commit_stands_ && slots() == 2) before_ = newest_;
   written_since_ = false;
   sequence_ = record.sequence;
   commit_stands_ = true;
-  newest_ = written;
+  newest_ = made;
   newest_step_ = record.head.step;
   MutexLock lock(mutex_);
   for (size_t i = 0; i < record.tiles.size(); ++i) {

@@ -17,6 +17,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,7 @@
 #include "base/mutex.h"
 #include "base/result.h"
 #include "base/trace.h"
+#include "offload/caller_file.h"
 #include "offload/checksum.h"
 #include "offload/commit_agreement.h"
 #include "offload/commit_record.h"
@@ -108,16 +110,20 @@ class StateFile {
 
   /// With one slot, call before the first write after a commit: takes the commit back, durably.
   Status PrepareWrites();
+  /// Writes the caller's file of the next commit, durably (offload/caller_file.h): Commit follows
+  /// with a text that names it. A simulated drive keeps no such file, as nothing reads its state.
+  /// Errors: those of offload::WriteCallerFile and StatePath::CheckPlace.
+  Status WriteCallerFile(std::string_view content);
   /// Makes steps 2 to 5 of a commit: everything written so far becomes durable, then the record.
-  /// Once the record was read back from the drives, it is the newest commit and its slots are
-  /// protected. Fills in the sequence number. `still_good` is asked just before the record is
-  /// written; if it returns an error, the commit ends there. `verify` is called after the record
-  /// was read back, and says whether the tiles that it names read back, too. If it finds damage,
-  /// the commit is taken back, durably, so that the one before is the newest again; with one slot,
-  /// where none is before, the error only says what is damaged. After another error of `verify` the
-  /// record stays, for the next reader to verify. Precondition: all tiles that are not frozen have
-  /// one version. Errors: of I/O and of CheckCommit; those of `verify`, which then name the commit
-  /// that stands.
+  /// Once the record and the caller's file that it names were read back from the drives, it is the
+  /// newest commit and its slots are protected. Fills in the sequence number. `still_good` is asked
+  /// just before the record is written; if it returns an error, the commit ends there. `verify` is
+  /// called after the record was read back, and says whether the tiles that it names read back,
+  /// too. If it finds damage, the commit is taken back, durably, so that the one before is the
+  /// newest again; with one slot, where none is before, the error only says what is damaged. After
+  /// another error of `verify` the record stays, for the next reader to verify. Precondition: all
+  /// tiles that are not frozen have one version. Errors: of I/O and of CheckCommit; those of
+  /// `verify`, which then name the commit that stands.
   Status Commit(
       CommitRecord record, const std::function<Status()>& still_good = [] { return Status(); },
       const std::function<Status(const CommitRecord&)>& verify = {});
@@ -130,26 +136,37 @@ class StateFile {
   Status TakeBack();
 
   /// Checks that the newest commit is on the drives: every file is the one at its path, and
-  /// complete, and one of its heads and the record read back as they were written. The contents of
-  /// tiles are not read. May be called after a failure. Errors: kNotFound if a file was deleted or
-  /// there is no commit; kUnavailable if a file was moved away; kCorruption; kIo.
+  /// complete, and one of its heads, the record and the caller's file read back as they were
+  /// written. The contents of tiles are not read. May be called after a failure. Errors: kNotFound
+  /// if a file was deleted or there is no commit; kUnavailable if a file was moved away;
+  /// kCorruption; kIo.
   Status CheckCommit() const;
 
  private:
+  /// The record of a commit, and the caller's file that it names.
+  struct DurableCommit {
+    WrittenBytes record;
+    uint64_t sequence = 0;
+    std::optional<CallerFile> caller;
+  };
+
   StateFile(const Uuid& uuid, const ShardLayout& layout, const StateShape& shape);
   Status CreatePaths(const StateFileOptions& options, std::span<aio::Engine* const> engines);
   Status ChooseShares(const StateFileOptions& options);
-  void Protect(const CommitRecord& record, const WrittenBytes& written) EXCLUDES(mutex_);
+  void Protect(const CommitRecord& record, const DurableCommit& made) EXCLUDES(mutex_);
   void AddSpan(PartRequest& request);
   Status SyncAll();
   Status WriteCommit(CommitRecord record, const std::function<Status()>& still_good,
                      const std::function<Status(const CommitRecord&)>& verify);
-  Error TakeBackDamaged(uint64_t step, FileOffset place, const Error& why);
-  Status EraseCommit(FileOffset place);
+  Error TakeBackDamaged(uint64_t step, uint64_t sequence, const Error& why);
+  Status EraseCommit(uint64_t sequence);
   Status EraseNewest(bool before_stands);
   Status EraseNewerThan(uint64_t sequence, const std::vector<HeldCommit>& held);
   Status CheckHeads() const;
-  WrittenBytes PlaceOf(const CommitRecord& record, std::span<const std::byte> bytes) const;
+  Status CheckCallerFile(const DurableCommit& commit) const;
+  void RemoveUnnamedCallerFile(uint64_t sequence) const;
+  Result<DurableCommit> DurableCommitOf(const CommitRecord& record,
+                                        std::span<const std::byte> bytes) const;
   StatePath& commits() const { return *paths_.front(); }  ///< the path that holds them
   StatePath& PathOf(TileId tile) const { return *paths_[tiles_[Index(tile)].path]; }
 
@@ -167,15 +184,18 @@ class StateFile {
   std::function<void(const std::string& line)> warn_;
   std::deque<PathRows> rows_;  ///< empty without a trace; outlive the requests of the paths
   std::vector<std::unique_ptr<StatePath>> paths_;
+  aio::Engine* engine_ = nullptr;  ///< of path 0
+  bool simulated_ = false;
+  bool created_ = false;  ///< by this object: without a commit, nothing of it stays
   std::vector<double> speeds_;
   std::vector<TilePlace> tiles_;
   Status failure_;
   uint64_t sequence_ = 0;  ///< sequence number of the newest commit; 0: none
   bool commit_stands_ = false;
-  WrittenBytes newest_;       ///< the record of the newest commit
+  DurableCommit newest_;      ///< the newest commit
   uint64_t newest_step_ = 0;  ///< step of that commit
-  /// The record of the commit before it, which was valid when the newest was made.
-  std::optional<WrittenBytes> before_;
+  /// The commit before it, which was valid when the newest was made.
+  std::optional<DurableCommit> before_;
   bool made_commit_ = false;                  ///< the newest commit is of this object
   std::atomic<bool> written_since_ = false;   ///< tiles were, since the newest commit
   std::atomic<bool> may_write_tiles_ = true;  ///< no commit was taken back

@@ -336,6 +336,20 @@ Status StateReader::VerifyPart(Part part, TileId tile, std::span<const std::byte
   return DamagedPart(layout(), part, tile, committed.version, Where(part, tile));
 }
 
+Status StateReader::VisitCaller(const CallerFileVisitor& visit) const {
+  PENSTOCK_ASSIGN(const std::optional<CallerFile> file, caller_file());
+  return file ? VisitCallerFile(caller_path(), *file, visit) : Status();
+}
+
+Result<std::string> StateReader::ReadCaller() const {
+  std::string content;
+  PENSTOCK_TRY(VisitCaller([&](FileOffset, std::span<const std::byte> piece) -> Status {
+    content.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+    return {};
+  }));
+  return content;
+}
+
 Status StateReader::ReadTile(TileId tile, TileBytes& bytes) const {
   const File& file = files_[header_.tiles[Index(tile)].path];
   bytes.weight.resize(layout().WeightBytes(tile).value);

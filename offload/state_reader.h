@@ -13,6 +13,7 @@
 
 #include "base/result.h"
 #include "base/unshared_fd.h"
+#include "offload/caller_file.h"
 #include "offload/commit_agreement.h"
 #include "offload/commit_record.h"
 #include "offload/state_format.h"
@@ -77,6 +78,17 @@ class StateReader {
   /// Returns a line for everything in the heads and commit places that is not as it was written, or
   /// cannot be read, also in bytes that no checksum covers.
   std::vector<std::string> CheckHeads() const;
+
+  /// Returns what the commit says of its caller's file; none: it has no such file. Errors:
+  /// kCorruption if no writer puts that there.
+  Result<std::optional<CallerFile>> caller_file() const { return CallerFileIn(commit_.json); }
+  /// Returns where that is, or would be.
+  std::string caller_path() const { return CallerFilePath(path(0), commit_.sequence); }
+  /// Reads the caller's file, and has `visit` look at it. Without one, nothing is read. Errors: of
+  /// caller_file and VisitCallerFile.
+  Status VisitCaller(const CallerFileVisitor& visit) const;
+  /// Returns its content, which is empty without one.
+  Result<std::string> ReadCaller() const;
 
   /// Reads one tile's parts as they were committed. Errors: of reading, and of VerifyPart.
   struct TileBytes {

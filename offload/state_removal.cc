@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/file_lock.h"
+#include "offload/caller_file.h"
 #include "offload/state_format.h"
 #include "offload/state_path.h"
 #include "offload/uuid.h"
@@ -83,12 +84,17 @@ Result<RemovableState> RemovableState::Open(const std::string& path, const std::
   PENSTOCK_TRY(LockFile(fd->get(), true, path));
   PENSTOCK_TRY(CheckUuid(fd->get(), path, uuid));
   PENSTOCK_ASSIGN(const FolderEntry entry, folder.Look(name));
-  return RemovableState(std::move(folder), path, *std::move(fd), entry);
+  PENSTOCK_ASSIGN(std::vector<FoundFile> callers, FindCallerFiles(folder, path));
+  return RemovableState(std::move(folder), path, *std::move(fd), entry, std::move(callers));
 }
 
 Status RemovableState::Remove() {
   const std::string name = SplitPath(path_).second;
   PENSTOCK_ASSIGN(const FileId own, IdOf(fd_.get(), path_));
+  for (const FoundFile& file : caller_files_) {
+    PENSTOCK_TRY(folder_.RemoveFile(file.name, file.id));
+  }
+  if (!caller_files_.empty()) PENSTOCK_TRY(folder_.Sync());
   PENSTOCK_TRY(folder_.RemoveFile(name, own));
   fd_ = UnsharedFd();
   return folder_.Sync();

@@ -1,8 +1,9 @@
-// Removes a file of a state that is not in use.
+// Removes a file of a state that is not in use, and, with path 0, the callers' files beside it.
 #pragma once
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/folder.h"
 #include "base/result.h"
@@ -24,23 +25,31 @@ class RemovableState {
   const std::string& path() const { return path_; }
   Bytes size() const { return size_; }
   FileId id() const { return id_; }
-  /// Unlinks the file, durably, and closes it: NFS keeps a file that is open in its folder. To be
-  /// called once. Errors: kNotFound if its name stands for another file by now.
+  /// The callers' files beside it (offload/caller_file.h), which go with it.
+  const std::vector<FoundFile>& caller_files() const { return caller_files_; }
+  /// Returns the path of one of them.
+  std::string PathBeside(const FoundFile& file) const { return folder_.PathOf(file.name); }
+  /// Unlinks the file, and before it the callers' files, durably, and closes it: NFS keeps a file
+  /// that is open in its folder. To be called once. Errors: kNotFound if its name stands for
+  /// another file by now.
   Status Remove();
 
  private:
-  RemovableState(Folder folder, std::string path, UnsharedFd fd, const FolderEntry& entry)
+  RemovableState(Folder folder, std::string path, UnsharedFd fd, const FolderEntry& entry,
+                 std::vector<FoundFile> caller_files)
       : folder_(std::move(folder)),
         path_(std::move(path)),
         fd_(std::move(fd)),
         size_(entry.size),
-        id_(entry.id) {}
+        id_(entry.id),
+        caller_files_(std::move(caller_files)) {}
 
   Folder folder_;
   std::string path_;
   UnsharedFd fd_;
   Bytes size_;
   FileId id_;
+  std::vector<FoundFile> caller_files_;
 };
 
 }  // namespace penstock::offload

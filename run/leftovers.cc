@@ -5,6 +5,7 @@
 #include <system_error>
 #include <utility>
 
+#include "offload/caller_file.h"
 #include "offload/state_removal.h"
 #include "run/committed_run.h"
 #include "run/run_folder.h"
@@ -60,7 +61,10 @@ bool RemoveState(const StateFiles& state, const std::vector<std::string>& runs,
   for (const std::string& path : std::vector(files.rbegin(), files.rend())) {
     std::error_code ignored;
     const bool drive_is_there = fs::exists(fs::path(path).parent_path(), ignored);
-    if (drive_is_there && !IsThere(path)) continue;
+    if (drive_is_there && !IsThere(path)) {
+      note(offload::RemoveCallerFiles(path));  // of a path 0 that somebody removed alone
+      continue;
+    }
     Result<offload::RemovableState> file = offload::RemovableState::Open(path, state.uuid);
     note(file.ok() ? file->Remove() : Status(file.error()));
   }

@@ -142,6 +142,7 @@ Status Planner::FindState(const std::string& path, const std::string& uuid,
   }
   if (state.ok()) {
     found_.insert(state->id());
+    for (const FoundFile& file : state->caller_files()) found_.insert(file.id);
     plan_.states.push_back(std::move(state).value());
   } else if (state.error().code != ErrorCode::kNotFound) {
     return state.error();
@@ -253,7 +254,10 @@ Status Planner::FindReplay() {
 /// In RUN and in the folders of its snapshots and reports.
 Status Planner::FindKept() {
   std::set<std::string> going;
-  for (const offload::RemovableState& state : plan_.states) going.insert(state.path());
+  for (const offload::RemovableState& state : plan_.states) {
+    going.insert(state.path());
+    for (const FoundFile& file : state.caller_files()) going.insert(state.PathBeside(file));
+  }
   for (const CleanPlan::Item& item : plan_.items) going.insert(item.path());
   if (plan_.replay) going.insert(plan_.replay->folder.path());
   for (const Held& folder : folders_) {
@@ -350,7 +354,10 @@ std::string ToText(const CleanPlan& plan, bool removed) {
     text += fmt::format("{:>12}  {}\n", ToString(size), path);
     total += size;
   };
-  for (const offload::RemovableState& state : plan.states) line(state.path(), state.size());
+  for (const offload::RemovableState& state : plan.states) {
+    line(state.path(), state.size());
+    for (const FoundFile& file : state.caller_files()) line(state.PathBeside(file), file.size);
+  }
   if (plan.replay) line(plan.replay->folder.path(), plan.replay->Size());
   for (const CleanPlan::Item& item : plan.items) {
     if (item.file) line(item.path(), item.file->size);

@@ -72,7 +72,9 @@ class FileLines {
     uuids_.insert(state.uuid);
   }
   /// The same for the state that is inspected, with the share of each file; none if not known.
-  void AddInspected(const StateFiles& state, const std::vector<double>& shares) {
+  /// `callers`: the callers' files of its commit.
+  void AddInspected(const StateFiles& state, const std::vector<double>& shares,
+                    const std::vector<std::string>& callers) {
     size_t file = 0;
     for (size_t rank = 0; rank < state.ranks.size(); ++rank) {
       for (const std::string& path : state.ranks[rank].paths) {
@@ -81,6 +83,7 @@ class FileLines {
         Add("state file", path, share + RankNote(state, rank));
       }
     }
+    for (const std::string& path : callers) Add("caller's file", path, "");
     uuids_.insert(state.uuid);
   }
   /// What lies beside those that were added.
@@ -141,12 +144,14 @@ void AddSnapshots(const Folder& run, const RunInfo& of_run, const Folder& inspec
   }
 }
 
-/// Lists the files on the drives, whether or not they can be read; `shares` are empty if they
-/// cannot.
-void AddFiles(const Folder& folder, const RunInfo& info, const std::vector<double>& shares,
+/// Lists the files on the drives, whether or not they can be read; `state` is null if they cannot.
+void AddFiles(const Folder& folder, const RunInfo& info, const zero::CommittedState* state,
               Lines& lines) {
   FileLines files(lines);
-  files.AddInspected(*info.state, shares);
+  Result<std::vector<std::string>> callers = std::vector<std::string>();
+  if (state != nullptr) callers = state->CallerPaths();  // what is wrong with them, the check says
+  files.AddInspected(*info.state, state == nullptr ? std::vector<double>() : state->Shares(),
+                     callers.ok() ? *callers : std::vector<std::string>());
   for (const StateFiles& state : info.leftovers) {
     files.Add(
         "left over", state,
@@ -336,7 +341,7 @@ Result<InspectOutcome> RunInspect(const std::string& path) {
   PENSTOCK_ASSIGN(const StateFiles files, CommittedFiles(info, path));
   const auto opened = OpenFiles(files);
   Lines lines;
-  AddFiles(run, info, opened.ok() ? (*opened)->Shares() : std::vector<double>(), lines);
+  AddFiles(run, info, opened.ok() ? opened->get() : nullptr, lines);
   AddReports(run, lines);
   lines.Add("uuid", files.uuid);
   if (!opened.ok()) return InspectOutcome{.text = lines.Take(), .intact = opened.error()};

@@ -53,7 +53,7 @@ class Ending:
         try:
             self.finish()
             self.close_step()
-            self.engine.begin_commit(text)
+            self.engine.begin_commit(_state.to_json(text))
             self._begun = text["calls"]
         except PenstockError:
             self.due = None

@@ -402,9 +402,9 @@ class Engine:
     def drain(self) -> None:
         check(self._c.penstock_drain(self._handle))
 
-    def begin_commit(self, state: Any) -> None:
-        """Begins a commit with the caller's own state, which JSON can hold."""
-        check(self._c.penstock_begin_commit(self._handle, json.dumps(state).encode()))
+    def begin_commit(self, state: bytes) -> None:
+        """Begins a commit with the caller's own state, a JSON object."""
+        check(self._c.penstock_begin_commit(self._handle, state))
 
     def finish_commit(self) -> None:
         check(self._c.penstock_finish_commit(self._handle))

@@ -5,6 +5,7 @@ generators, schedulers, loaders and scalers.
 from __future__ import annotations
 
 import base64
+import ctypes
 import json
 import math
 import random
@@ -22,7 +23,7 @@ _TEXT = {
     "random": is_object,
     "attached": is_object,
 }
-MAX_BYTES = 62 * 1024  # limit of the caller's part of a commit (docs/c_api.md)
+MAX_BYTES = 256 * 1024 * 1024  # limit of the caller's part of a commit (docs/c_api.md)
 
 
 def _base64(data: bytes) -> str:
@@ -45,7 +46,7 @@ def encode(value: Any, name: str) -> Any:
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(value, torch.Tensor):
         flat = value.detach().cpu().contiguous().reshape(-1)
-        data = bytes(flat.view(torch.uint8).tolist()) if flat.numel() else b""
+        data = ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size())
         dtype = str(value.dtype).replace("torch.", "")
         return {"$tensor": [dtype, list(value.shape), _base64(data)]}
     if numpy is not None and isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
@@ -73,8 +74,12 @@ def _encode_mapping(value: Mapping[Any, Any], name: str) -> Any:
 def _tensor(dtype: str, shape: list[int], data: str) -> Any:
     import torch
 
-    flat = torch.tensor(list(base64.b64decode(data)), dtype=torch.uint8)
-    return flat.view(getattr(torch, dtype)).reshape(shape)
+    flat = torch.empty(shape, dtype=getattr(torch, dtype))
+    content = base64.b64decode(data)
+    if len(content) != flat.numel() * flat.element_size():
+        raise ValueError("a tensor of another size")
+    ctypes.memmove(flat.data_ptr(), content, len(content))
+    return flat
 
 
 def _array(dtype: str, shape: list[int], data: str) -> Any:
@@ -173,22 +178,31 @@ def capture(
             ``"random"``, which replaces the current states.
 
     Raises:
-        InvalidArgumentError: it is too long, or has what JSON cannot hold.
+        InvalidArgumentError: it has what JSON cannot hold.
     """
     text: dict[str, Any] = {name: encode(value, name) for name, value in sections.items()}
     text["random"] = kept["random"] if "random" in kept else encode(random_states(), "random")
     current = {name: encode(thing.state_dict(), name) for name, thing in attached.items()}
     text["attached"] = {**kept.get("attached", {}), **current}
-    sizes = {name: len(json.dumps(value)) for name, value in text["attached"].items()}
-    total = len(json.dumps(text))
-    if total > MAX_BYTES:
-        sizes["everything else"] = total - sum(sizes.values())
+    return text
+
+
+def to_json(text: Mapping[str, Any]) -> bytes:
+    """Returns the text of a commit as it is kept.
+
+    Raises:
+        InvalidArgumentError: it is too long.
+    """
+    kept = json.dumps(text).encode()
+    if len(kept) > MAX_BYTES:
+        sizes = {name: len(json.dumps(value)) for name, value in text["attached"].items()}
+        sizes["everything else"] = len(kept) - sum(sizes.values())
         largest = max(sizes, key=lambda name: sizes[name])
         raise InvalidArgumentError(
-            f"penstock: the state beside the weights is {total} bytes, and a commit has room for "
-            f"{MAX_BYTES}; most is {largest} with {sizes[largest]} bytes: save that elsewhere"
+            f"penstock: the state beside the weights is {len(kept)} bytes, and a commit has room "
+            f"for {MAX_BYTES}; most is {largest} with {sizes[largest]} bytes: save that elsewhere"
         )
-    return text
+    return kept
 
 
 def check_text(text: Any, run: str) -> None:

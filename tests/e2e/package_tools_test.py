@@ -127,6 +127,40 @@ class CommandsTest(PackageTest):
         doctor = harness.penstock("doctor", run).stdout
         self.assertIn("penstock numerics " + run + " says why", doctor)
 
+    def test_the_callers_file_of_a_commit_is_named_verified_copied_and_removed(self):
+        for nvme in (False, True):
+            run = self.run_in(f"callers-{nvme}", nvme=nvme, caller=100000, snapshots=["kept"])
+            folder = self.nvme if nvme else run
+            files = sorted(path for path in self.everything(folder) if ".caller-" in path)
+            self.assertEqual(len(files), 3, files)
+            said = self.says("inspect", run)
+            [line] = [line for line in said.splitlines() if line.startswith("caller's file")]
+            [newest] = [path for path in files if path in line]
+            self.assertTrue(newest.endswith(".caller-0"), newest)
+            self.assertIn("(97.7 KiB)", line)
+            self.assertIn("all verified", said)
+            self.says("snapshot", run, "mine")
+            self.assertIn("caller's file", self.says("inspect", run + "/snapshots/mine"))
+            self.assertEqual(sum(".caller-" in path for path in self.everything(folder)), 4)
+            self.says("clean", run + "/snapshots/mine", "--yes")
+            self.assertEqual(sorted(p for p in self.everything(folder) if ".caller-" in p), files)
+            whole = self.everything(run, self.nvme)
+            with open(newest, "r+b") as file:
+                file.seek(50000)
+                file.write(b"\0")
+            outcome = harness.penstock("inspect", run)
+            self.assertEqual(outcome.code, 3)
+            [damaged] = [line for line in outcome.stdout.splitlines() if line.startswith("damaged")]
+            self.assertIn(newest, damaged)
+            self.assertIn("of step 1: whole; run= resumes from it", outcome.stdout)
+            listed = self.says("clean", run)
+            for path in whole:
+                self.assertIn(path, listed)
+            said = self.says("clean", run, "--yes")
+            self.assertNotIn("not the run's", said)
+            self.assertEqual(self.everything(run, self.nvme), {})
+            self.assertFalse(os.path.exists(run))
+
     def test_what_needs_the_training_is_refused_with_the_reason_and_changes_nothing(self):
         for kind in ("optimizer", "module"):
             run = self.run_in(kind, kind)

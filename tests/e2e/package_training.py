@@ -3,8 +3,8 @@
   package_training.py LIBRARY OPTIONS
 
 OPTIONS is a JSON object: "run", "nvme_path" and "kind" are those of penstock_open_run; "steps" are
-made, each with a commit, and then each of "snapshots" is taken. Each reports its loss, but if
-"losses" is false. "end" says what comes then:
+made, each with a commit, whose text has "caller" bytes more, and then each of "snapshots" is taken.
+Each reports its loss, unless "losses" is false. "end" says what comes then:
   "close"     everything is closed
   "uncommitted"  one more step, without a commit, and the process ends as if it were killed
   "unnamed"   one more step and its commit, and the process ends as if it were killed before it had
@@ -71,6 +71,7 @@ class Training:
     def __init__(self, library, options):
         self.library, self.kind = library, options.get("kind", "optimizer")
         self.reports = options.get("losses", True)
+        self.caller = options.get("caller", 0)
         asked = {"run": options.get("run"), "nvme_path": options.get("nvme_path", []),
                  "kind": self.kind}
         self.run = library.handle("penstock_open_run",
@@ -126,7 +127,8 @@ class Training:
                           1, ctypes.c_double(0), ctypes.c_double(1), ctypes.byref(Outcome()))
 
     def commit(self):
-        self.library.call("penstock_begin_commit", self.engine, b"{}")
+        text = {"text": f"{self.steps}" * self.caller} if self.caller else {}
+        self.library.call("penstock_begin_commit", self.engine, json.dumps(text).encode())
         self.library.call("penstock_finish_commit", self.engine)
 
     def snapshot(self, name):

@@ -177,6 +177,8 @@ TEST_F(CApiMisuse, ACommitsTextHasAnEnd) {
   const std::string longest(63 << 10, 'x');
   ExpectError(penstock_begin_commit(handle, (longest + "x").c_str()), PENSTOCK_INVALID_ARGUMENT,
               "at most 64512 fit");
+  ExpectError(penstock_begin_commit(handle, R"({"caller_file":{"bytes":2}})"),
+              PENSTOCK_INVALID_ARGUMENT, "the key \"caller_file\", which is penstock's");
   ASSERT_EQ(penstock_begin_commit(handle, longest.c_str()), PENSTOCK_OK);
   ASSERT_EQ(penstock_finish_commit(handle), PENSTOCK_OK) << penstock_error();
   ExpectError(penstock_continued(handle, nullptr), PENSTOCK_NOT_FOUND, "resumes from no commit");

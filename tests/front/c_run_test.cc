@@ -106,6 +106,79 @@ TEST_F(CRunTest, ARunIsResumedFromItsLastCommitWithTheSameBits) {
   }
 }
 
+TEST_F(CRunTest, ATextThatIsTooLongForTheRecordGoesWhereTheStateGoes) {
+  const auto files = [&] {
+    std::set<std::string> names = FilesIn(drive_);
+    std::erase_if(names, [](const auto& name) { return name.find(".caller-") == name.npos; });
+    return names.size();
+  };
+  // Longer with each commit, and another one each time.
+  const auto caller = [](int step) {
+    return json{{"step", step},
+                {"text", std::string(100000 * step, static_cast<char>('a' + step))}};
+  };
+  std::string snapshot;
+  {
+    const CRun run(OnDrive());
+    ASSERT_EQ(run.code, PENSTOCK_OK) << run.error;
+    CTraining training(run.Create(kHomes[3], drive_), "bf16");
+    training.Fill();
+    penstock_engine* const engine = training.engine().handle;
+    for (const int step : {1, 2, 3}) {
+      training.Step();
+      ASSERT_EQ(Commit(engine, caller(step)), PENSTOCK_OK) << penstock_error();
+    }
+    EXPECT_EQ(files(), 2U);
+    char* folder = nullptr;
+    ASSERT_EQ(penstock_snapshot(engine, "kept", &folder), PENSTOCK_OK) << penstock_error();
+    snapshot = folder;
+    penstock_free(folder);
+    EXPECT_EQ(files(), 3U);
+    training.Step();
+    ASSERT_EQ(Commit(engine, {{"step", 4}}), PENSTOCK_OK) << penstock_error();
+    EXPECT_EQ(files(), 2U) << "the commit before keeps its own, and the newest has none";
+  }
+  // What it resumes from, in which files, and how many callers' files there are then.
+  struct Case {
+    json options;
+    json changes;
+    int step;
+    size_t files;
+  };
+  const json from{{"snapshot", snapshot}};
+  for (const Case& tried : {Case{json::object(), json::object(), 4, 2},  // in place
+                            Case{from, json::object(), 3, 2},            // the snapshot is moved
+                            Case{json::object(), kOneSlot, 3, 2},        // and moved again
+                            Case{json::object(), kOneSlot, 3, 2}}) {
+    const CRun run(OnDrive());
+    ASSERT_EQ(run.code, PENSTOCK_OK) << run.error;
+    CEngine engine = run.Create(kHomes[3], drive_, tried.options, tried.changes);
+    ASSERT_EQ(engine.code, PENSTOCK_OK) << engine.error;
+    const json expected = tried.step == 4 ? json{{"step", 4}} : caller(tried.step);
+    EXPECT_EQ(engine.Text(penstock_continued), expected);
+    EXPECT_EQ(files(), tried.files);
+    EXPECT_THAT(run.Describe()["notices"], IsEmpty());
+  }
+}
+
+TEST_F(CRunTest, TheCallersFilesOfAStateThatIsGoneAreRemovedWithItsEntry) {
+  TrainTwoSteps(OnDrive(), kHomes[3]);
+  const std::string uuid(32, '7');
+  json info = RunJson(run_);
+  const std::string state = fmt::format("{}/penstock-{}.state", drive_, uuid);
+  info["leftovers"] =
+      json::array({{{"uuid", uuid}, {"ranks", json::array({{{"host", ""}, {"paths", {state}}}})}}});
+  std::ofstream(run_ + "/run.json") << info;
+  const std::set<std::string> before = FilesIn(drive_);
+  for (const char* name : {".caller-0", ".caller-1", ".caller-0.tmp"}) {
+    std::ofstream(fmt::format("{}/penstock-{}{}", drive_, uuid, name)) << "{}";
+  }
+  CRun run(OnDrive());
+  ASSERT_EQ(run.code, PENSTOCK_OK) << run.error;
+  EXPECT_EQ(FilesIn(drive_), before);
+  EXPECT_THAT(RunJson(run_)["leftovers"], IsEmpty());
+}
+
 TEST_F(CRunTest, WhatAKilledProcessLeftWithoutACommitIsRemovedByTheNextStart) {
   InKilledProcess([&] {
     const auto* const run = new CRun(OnDrive());

@@ -28,9 +28,28 @@ from penstock import reference
 LONG = os.environ.get("PENSTOCK_LONG_TESTS") == "1"
 KILLS = 100 if LONG else 4  # of each way
 STEPS = 24 * KILLS
-WAYS: tuple[str, ...] = ("level 1", "level 1 with model=", "level 2 with losses")
+WAYS: tuple[str, ...] = (
+    "level 1",
+    "level 1 with model=",
+    "level 1 with a long state",
+    "level 2 with losses",
+)
 if LONG:
-    WAYS += ("level 1 with losses", "level 2")
+    WAYS += ("level 1 with losses", "level 2", "level 2 with a long state")
+
+
+class Long:
+    """A state that is too long for the record of a commit, and another one after each step."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+
+    def state_dict(self) -> dict[str, Any]:
+        step = self.optimizer.steps
+        return {"step": step, "text": f"{step} " * 30000}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        assert state == self.state_dict(), state["step"]
 
 
 def make_optimizer(folder: str, way: str, model: torch.nn.Module) -> Any:
@@ -63,6 +82,8 @@ def train(folder: str, way: str) -> None:
     losses = way.endswith("with losses")
     job = Job(functools.partial(make_optimizer, folder, way), torch.bfloat16, losses)
     job.attach()
+    if way.endswith("with a long state"):
+        job.optimizer.attach(long=Long(job.optimizer))
     start = job.optimizer.steps
     with open(os.path.join(folder, "rows"), "a", encoding="utf-8") as rows:
         for step in range(start, STEPS):

@@ -40,7 +40,7 @@ with tempfile.TemporaryDirectory() as folder:
             gradient[i] = 2 * buffer[i]
         engine.gradient(0, 0, ctypes.addressof(gradient), c.DTYPES["fp32"])
         outcome = engine.end_step([c.Group(0.1, 0.9, 0.999, 1e-8, 0.0)])
-    engine.begin_commit({"of": "a test"})
+    engine.begin_commit(b'{"of": "a test"}')
     engine.finish_commit()
     engine.close()
     assert max(map(abs, buffer[:4])) < 0.1, list(buffer[:4])

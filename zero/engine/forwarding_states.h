@@ -49,6 +49,9 @@ class ForwardingStates : public Port {
   void BeginCommit(const TrainState& state, std::function<Status()> first) override {
     states().BeginCommit(state, std::move(first));
   }
+  Status WriteCallerFile(std::string_view content) override {
+    return states().WriteCallerFile(content);
+  }
   Status FinishCommit() override { return states().FinishCommit(); }
   Status TakeBackCommit() override { return states().TakeBackCommit(); }
   Status CheckCommit() const override { return states().CheckCommit(); }

@@ -79,6 +79,9 @@ class ResidentEngine : public Engine {
   Status Drain() override { return compute_->Synchronize(); }
   /// Waits for the last update, and looks at the weights; the rest is made beside the next step.
   void BeginCommit(const TrainState& state, std::function<Status()> first) override;
+  Status WriteCallerFile(std::string_view content) override {
+    return io_.file->WriteCallerFile(content);
+  }
   Status FinishCommit() override;
   Status TakeBackCommit() override { return io_.file->TakeBack(); }
   Status CheckCommit() const override { return io_.file->CheckCommit(); }

@@ -73,6 +73,9 @@ class StateEngine : public StatePort {
   Status DropStep() override;
   Status Drain() override { return store_->Drain(); }
   void BeginCommit(const TrainState& state, std::function<Status()> first) override;
+  Status WriteCallerFile(std::string_view content) override {
+    return io_.file->WriteCallerFile(content);
+  }
   Status FinishCommit() override;
   Status TakeBackCommit() override { return io_.file->TakeBack(); }
   Status CheckCommit() const override { return io_.file->CheckCommit(); }

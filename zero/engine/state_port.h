@@ -18,6 +18,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -122,6 +123,9 @@ class StatePort {
   /// update has made a weight that is not finite, or the last one has destroyed weights
   /// (FirstDestroyed in zero/states/tensor_figures.h), is not committed: kNumeric.
   virtual void BeginCommit(const TrainState& state, std::function<Status()> first) = 0;
+  /// For `first` of a commit whose text names a caller's file: writes that file, durably
+  /// (offload::StateFile::WriteCallerFile).
+  virtual Status WriteCallerFile(std::string_view content) = 0;
   /// Waits for the commit that was begun, if any. Afterwards it is durable; if it failed, the
   /// engine has failed, too.
   virtual Status FinishCommit() = 0;

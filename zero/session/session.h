@@ -109,13 +109,16 @@ class Session {
   /// a step (but for LifeRules::commits_within_steps), before the state was filled or before the
   /// last commit is finished; kNumeric while the newest commit is doubtful, because this one would
   /// take the place of the last good one; the failure that ended the training.
+  /// `caller_file`: what the caller's file has that `run_json` names (offload/caller_file.h);
+  /// empty: it names none.
   Status BeginCommit(
-      std::string run_json, std::function<Status()> first = [] { return Status(); });
+      std::string run_json, std::function<Status()> first = [] { return Status(); },
+      std::string caller_file = {});
   /// Waits for the commit that was begun, if any. `stands`, if it is given, says at last whether
   /// the commit counts.
   Status FinishCommit(const std::function<Status()>& stands = {});
   /// Begins a commit and waits for it.
-  Status Commit(std::string run_json);
+  Status Commit(std::string run_json, std::string caller_file = {});
   /// Whether losses speak against the weights of the newest commit.
   bool commit_is_doubtful() const { return life_.commits().doubtful(); }
   /// Whether a finite loss speaks for them.

@@ -1,10 +1,19 @@
 // The session: commits.
 #include "zero/session/session.h"
 
+#include <utility>
+
 namespace penstock::zero {
 
-Status Session::BeginCommit(std::string run_json, std::function<Status()> first) {
+Status Session::BeginCommit(std::string run_json, std::function<Status()> first,
+                            std::string caller_file) {
   PENSTOCK_TRY(life_.CheckCommit());
+  if (!caller_file.empty()) {
+    first = [this, then = std::move(first), content = std::move(caller_file)]() -> Status {
+      PENSTOCK_TRY(states_.WriteCallerFile(content));
+      return then();
+    };
+  }
   const TrainState state{life_.BeginCommit(), std::move(run_json)};
   states_.BeginCommit(state, std::move(first));
   return {};
@@ -18,8 +27,9 @@ Status Session::FinishCommit(const std::function<Status()>& stands) {
   return made;
 }
 
-Status Session::Commit(std::string run_json) {
-  PENSTOCK_TRY(BeginCommit(std::move(run_json)));
+Status Session::Commit(std::string run_json, std::string caller_file) {
+  PENSTOCK_TRY(BeginCommit(
+      std::move(run_json), [] { return Status(); }, std::move(caller_file)));
   return FinishCommit();
 }
 

@@ -31,6 +31,11 @@ Error CommittedShare::RestIsElsewhere() const {
                    reader_->path(0), reader_->layout().rank);
 }
 
+Result<std::vector<std::string>> CommittedShare::CallerPaths() const {
+  PENSTOCK_ASSIGN(const auto file, reader_->caller_file());
+  return file ? std::vector<std::string>{reader_->caller_path()} : std::vector<std::string>();
+}
+
 Status CommittedShare::ReadState(StateKind, ModuleId, size_t, uint64_t, std::span<float>) {
   return RestIsElsewhere();
 }

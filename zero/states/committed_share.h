@@ -35,6 +35,8 @@ class CommittedShare final : public CommittedState {
                                                 uint32_t part, uint32_t of) const override;
   bool durable() const override { return reader_->header().geometry.slots == 2; }
   std::string notice() const override { return reader_->notice(); }
+  Result<std::vector<std::string>> CallerPaths() const override;
+  Result<std::string> ReadCaller() const override { return reader_->ReadCaller(); }
   /// Of the rank's files.
   std::vector<double> Shares() const override { return reader_->Shares(); }
   /// Refused with kUnavailable: most of a tensor is elsewhere.

@@ -49,6 +49,15 @@ class TileWiseState : public CommittedState {
   }
   std::string notice() const override { return files_.notice(); }
   bool durable() const override { return files_.slots() == 2; }
+  Result<std::vector<std::string>> CallerPaths() const override {
+    std::vector<std::string> paths;
+    for (uint32_t rank = 0; rank < world_size(); ++rank) {
+      PENSTOCK_ASSIGN(const auto file, files_.rank(rank).caller_file());
+      if (file) paths.push_back(files_.rank(rank).caller_path());
+    }
+    return paths;
+  }
+  Result<std::string> ReadCaller() const override { return files_.rank(0).ReadCaller(); }
   std::vector<double> Shares() const override { return files_.Shares(); }
 
   Status ReadState(StateKind kind, ModuleId module, size_t tensor, uint64_t begin,

@@ -60,6 +60,12 @@ class CommittedState {
   virtual bool durable() const = 0;
   /// Returns a notice for the user about the commit that was opened, or an empty one.
   virtual std::string notice() const { return {}; }
+  /// Returns the paths of the callers' files that the commit in use names (offload/caller_file.h),
+  /// by rank. Errors: kCorruption for what no writer puts into a commit.
+  virtual Result<std::vector<std::string>> CallerPaths() const = 0;
+  /// Returns what is in the caller's file of rank 0, or of this rank alone; empty without one.
+  /// Errors: of offload::StateReader::ReadCaller.
+  virtual Result<std::string> ReadCaller() const = 0;
   /// Returns the share of the state that each of its files holds, 0 to 1: by rank, then by path.
   virtual std::vector<double> Shares() const = 0;
   /// Reads elements [begin, begin + size) of one state of a tensor, exactly. The tensor's group

@@ -63,6 +63,10 @@ class FakeState final : public zero::CommittedState {
   const offload::ShardLayout& shard(uint32_t) const override { return layout_; }
   bool durable() const override { return true; }
   std::vector<double> Shares() const override { return {1}; }
+  Result<std::vector<std::string>> CallerPaths() const override {
+    return std::vector<std::string>();
+  }
+  Result<std::string> ReadCaller() const override { return std::string(); }
   Status ReadState(zero::StateKind kind, zero::ModuleId module, size_t tensor, uint64_t begin,
                    std::span<float> values) override {
     PENSTOCK_CHECK(kind == zero::StateKind::kMaster);

@@ -74,8 +74,28 @@ class ResumeTest : public EngineTest {
     bool crashed = false;
   };
 
+  /// What the caller's file of a step's commit has: the lengths of neighbours differ.
+  static std::string CallerOf(uint64_t step) {
+    return std::string(3000 * (1 + step % 3), static_cast<char>('a' + step));
+  }
+
+  static void BeginCommitWithCaller(ToyRun& run, uint64_t step) {
+    const std::string text =
+        fmt::format(R"({{"caller_file":{}}})", offload::CallerFileJson(CallerOf(step)));
+    const auto nothing = [] { return Status(); };
+    EXPECT_TRUE(run.session().BeginCommit(text, nothing, CallerOf(step)).ok());
+  }
+
+  /// That the newest commit is whole, with its caller's file.
+  static void ExpectWholeWithCaller(CommittedState& state, const std::string& name) {
+    EXPECT_THAT(Damages(state), IsEmpty()) << name;
+    const Result<std::string> caller = state.ReadCaller();
+    ASSERT_TRUE(caller.ok()) << name << ": " << caller.error().message;
+    EXPECT_EQ(*caller, CallerOf(state.train_state().step)) << name;
+  }
+
   /// Trains with a commit a step until the drive's end, if that comes.
-  static Crash TrainUntilCrash(const EngineOptions& options) {
+  static Crash TrainUntilCrash(const EngineOptions& options, bool with_caller) {
     Crash crash;
     ToyRun run(options, 64_MiB);
     Status status = run.created();
@@ -89,7 +109,11 @@ class ResumeTest : public EngineTest {
       crash.reported = crash.begun;
       if (!result->skipped) ++t;
       crash.begun = step;
-      BeginCommit(run, step, t - 1);
+      if (with_caller) {
+        BeginCommitWithCaller(run, step);
+      } else {
+        BeginCommit(run, step, t - 1);
+      }
     }
     if (status.ok()) status = run.session().FinishCommit();
     if (status.ok()) crash.reported = crash.begun;
@@ -99,17 +123,23 @@ class ResumeTest : public EngineTest {
 
   /// Whether there was a crash. If a commit was reported before, training resumes from that one or
   /// from the one that was under way, to the states of `whole`.
-  bool CrashAndResume(const aio::FaultPlan& plan, const Outcome& whole, size_t* resumed) {
+  bool CrashAndResume(const aio::FaultPlan& plan, const Outcome& whole, size_t* resumed,
+                      bool with_caller = false) {
     EngineOptions options =
         Options({.name = "nvme", .tile_elements = 4096, .smallest_host = false});
     options.config.aio.faults = plan;
-    const Crash crash = TrainUntilCrash(options);
+    const Crash crash = TrainUntilCrash(options, with_caller);
     if (crash.reported == 0) return crash.crashed;  // there is nothing to resume from
     options.config.aio.faults.reset();
     options.adopt = crash.paths;
     const std::string name =
         fmt::format("block {}, sync {}, seed {}", plan.crash_at_block.value_or(0),
                     plan.crash_at_sync.value_or(0), plan.seed);
+    if (with_caller) {
+      const auto state = CommittedState::Open(crash.paths);
+      EXPECT_TRUE(state.ok()) << name;
+      if (state.ok()) ExpectWholeWithCaller(**state, name);
+    }
     auto run = std::make_unique<ToyRun>(options, 64_MiB);
     EXPECT_TRUE(run->created().ok()) << name << ": " << run->created().error().message;
     if (!run->created().ok()) return crash.crashed;
@@ -238,6 +268,18 @@ TEST_F(ResumeTest, ACrashAtAnySyncCostsNoBit) {
     crashed = CrashAndResume(plan, whole, &resumed);
   }
   EXPECT_GE(resumed, 10);
+}
+
+// Where the record could be durable before the caller's file that it names.
+TEST_F(ResumeTest, ACrashAtAnySyncCostsNoCallersFile) {
+  const Outcome whole = TrainAndRead({.name = "whole", .tile_elements = 4096});
+  size_t resumed = 0;
+  bool crashed = true;
+  for (uint64_t sync = 0; crashed; ++sync) {
+    const aio::FaultPlan plan{.seed = sync, .lose_unsynced = true, .crash_at_sync = sync};
+    crashed = CrashAndResume(plan, whole, &resumed, /*with_caller=*/true);
+  }
+  EXPECT_GE(resumed, 15);
 }
 
 TEST_F(ResumeTest, DamageIsNamedBeforeItIsTrainedOn) {
