@@ -88,9 +88,11 @@ Result<CommitText> MakeCommitText(const Identity& identity, std::string caller,
     return CommitText{.text = fmt::format(R"({{{},"caller":{}}})", before, caller),
                       .caller_file = {}};
   }
-  return CommitText{.text = fmt::format(R"({{{},"{}":{}}})", before, offload::kCallerFileKey,
+  CommitText commit{.text = fmt::format(R"({{{},"{}":{}}})", before, offload::kCallerFileKey,
                                         offload::CallerFileJson(caller)),
-                    .caller_file = std::move(caller)};
+                    .caller_file = {}};
+  commit.caller_file = std::move(caller);
+  return commit;
 }
 
 Result<std::string> CallersPart(const std::string& text, const Identity& identity,

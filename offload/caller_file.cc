@@ -4,11 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "aio/aio.h"
+#include "base/check.h"
 #include "base/files.h"
 #include "base/mapping.h"
 #include "base/strict_json.h"
@@ -17,8 +19,6 @@
 
 namespace penstock::offload {
 namespace {
-
-using nlohmann::json;
 
 constexpr Bytes kPiece = 1_MiB;
 constexpr size_t kChecksumDigits = 16;
@@ -35,12 +35,6 @@ std::string StemOf(std::string path0) {
     if (path0.ends_with(ending)) path0.resize(path0.size() - ending.size());
   }
   return path0;
-}
-
-Status RemoveIfThere(const Folder& folder, const std::string& name) {
-  PENSTOCK_ASSIGN(const FolderEntry entry, folder.Look(name));
-  if (entry.kind != FolderEntry::Kind::kFile) return {};
-  return folder.RemoveFile(name, entry.id);
 }
 
 /// Opens the file, and makes it if it is not there.
@@ -60,11 +54,11 @@ std::string CallerFileJson(std::string_view content) {
                      ChecksumText(Checksum(std::as_bytes(std::span(content)))));
 }
 
-Result<std::optional<CallerFile>> CallerFileIn(const std::string& text) {
+Result<std::optional<CallerFile>> CallerFileIn(const std::string& json) {
   using None = std::optional<CallerFile>;
-  if (text.find(kCallerFileKey) == std::string::npos) return None();
-  json parsed;
-  if (ParseStrictly(text, {}, &parsed) || !parsed.is_object()) return None();
+  if (json.find(kCallerFileKey) == std::string::npos) return None();
+  nlohmann::json parsed;
+  if (ParseStrictly(json, {}, &parsed) || !parsed.is_object()) return None();
   const auto entry = parsed.find(kCallerFileKey);
   if (entry == parsed.end()) return None();
   CallerFile file;
@@ -166,7 +160,9 @@ Status RemoveCallerFiles(const std::string& path0) {
 Status RemoveCallerFile(const std::string& path0, uint64_t sequence) {
   const auto [parent, name] = SplitPath(CallerFilePath(path0, sequence));
   PENSTOCK_ASSIGN(const Folder folder, Folder::Open(parent));
-  return RemoveIfThere(folder, name);
+  PENSTOCK_ASSIGN(const FolderEntry entry, folder.Look(name));
+  if (entry.kind != FolderEntry::Kind::kFile) return {};
+  return folder.RemoveFile(name, entry.id);
 }
 
 }  // namespace penstock::offload

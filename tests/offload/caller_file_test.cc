@@ -17,6 +17,7 @@
 #include "offload/state_removal.h"
 #include "offload/whole_commit.h"
 #include "offload/whole_state.h"
+#include "tests/offload/one_rank.h"
 #include "tests/offload/state_file_support.h"
 #include "tests/temp_folder.h"
 
@@ -384,6 +385,33 @@ TEST_F(CallerFileTest, ACopyHasTheFileOfTheNewestCommitAlone) {
   Overwrite(CallerFilePath(paths[0], 4), 0, "[");
   EXPECT_TRUE(FailsWith(copy(), ErrorCode::kCorruption, {CallerFilePath(paths[0], 4)}));
   EXPECT_THAT(NamesIn(Drive(2)), IsEmpty());
+}
+
+TEST_F(CallerFileTest, EachRankHasItsOwn) {
+  const ModelLayout model = layout_.model;
+  RankPaths paths;
+  RankPaths targets;
+  const auto content = [](uint32_t rank) { return ContentOf(5000, static_cast<char>(rank)); };
+  for (const uint32_t number : {0, 1}) {
+    OneRank rank(kUuid, MakeShard(model, 8192, 2, number), Drive(0));
+    ASSERT_TRUE(rank.Create().ok());
+    ASSERT_TRUE(rank.Write(1).ok());
+    ASSERT_TRUE(rank.file().WriteCallerFile(content(number)).ok());
+    ASSERT_TRUE(rank.Commit({1, 1}, TextOf(content(number))).ok());
+    rank.End();
+    paths.push_back(rank.paths());
+    targets.push_back(StatePathsIn({Drive(1)}, kUuid, number));
+  }
+  ASSERT_TRUE(CopyState(WholeState::Open(paths).value(), targets, [] { return false; }).ok());
+  EXPECT_EQ(NamesIn(Drive(1)), NamesIn(Drive(0)));
+  auto copy = WholeState::Open(targets).value();
+  for (const uint32_t rank : {0, 1}) {
+    EXPECT_TRUE(copy.rank(rank).ReadCaller().value() == content(rank)) << rank;
+  }
+  const std::string damaged = CallerFilePath(targets[1].front(), 1);
+  EXPECT_THAT(damaged, HasSubstr(".r1.caller-1"));
+  Overwrite(damaged, 0, "\x01");
+  EXPECT_THAT(copy.DamagedTiles().value(), ElementsAre(HasSubstr(damaged)));
 }
 
 TEST_F(CallerFileTest, WhatATextSaysOfItIsReadStrictly) {
