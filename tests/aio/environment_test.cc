@@ -192,9 +192,20 @@ bool BecomeOrdinary() {
   return ::setgroups(0, nullptr) == 0 && ::setgid(kNobody) == 0 && ::setuid(kNobody) == 0;
 }
 
+/// Opens a file that exists. A forked child has none of the files that its parent has open.
+File OpenInChild(const std::string& path) {
+  const auto open = [&path](bool direct) {
+    return File::Open(path, {.writable = true, .direct = direct});
+  };
+  Result<File> file = open(true);
+  if (!file.ok()) file = open(false);
+  return std::move(file).value();
+}
+
 /// The line or the error of registering 64 MiB as an ordinary user, and how a write went then.
-std::string RegisterAsOrdinaryUser(Registration registration, const File& file) {
+std::string RegisterAsOrdinaryUser(Registration registration, const std::string& path) {
   return InChild([&]() -> std::string {
+    const File file = OpenInChild(path);
     if (!BecomeOrdinary()) return "no rights";
     const auto engine =
         CreateEngine({.kind = EngineKind::kUring, .registered_buffers = registration});
@@ -209,17 +220,17 @@ std::string RegisterAsOrdinaryUser(Registration registration, const File& file) 
 }
 
 TEST(Memlock, ALimitThatIsTooLowIsALineWithAutoAndAnErrorWhenAskedFor) {
-  ScratchFile file;
-  const std::string automatic = RegisterAsOrdinaryUser(Registration::kAuto, file.get());
+  const ScratchFile file;
+  const std::string automatic = RegisterAsOrdinaryUser(Registration::kAuto, file.path());
   if (automatic.starts_with("no ")) GTEST_SKIP() << automatic;
   EXPECT_THAT(automatic, testing::StartsWith("aio buffers are not registered: "));
   EXPECT_THAT(automatic, HasSubstr("memlock limit of 8.00 MiB"));
   EXPECT_THAT(automatic, HasSubstr("ulimit -l"));
   EXPECT_THAT(automatic, HasSubstr("; works"));
-  const std::string on = RegisterAsOrdinaryUser(Registration::kOn, file.get());
+  const std::string on = RegisterAsOrdinaryUser(Registration::kOn, file.path());
   EXPECT_THAT(on, testing::StartsWith("error: registering 64.0 MiB with io_uring"));
   EXPECT_THAT(on, HasSubstr("memlock limit of 8.00 MiB"));
-  EXPECT_EQ(RegisterAsOrdinaryUser(Registration::kOff, file.get()), "; works");
+  EXPECT_EQ(RegisterAsOrdinaryUser(Registration::kOff, file.path()), "; works");
 }
 
 TEST(DescriptorLimit, AFileThatCannotBeOpenedTwiceIsAnErrorAndDoesNotStayBehind) {
@@ -242,24 +253,25 @@ TEST(DescriptorLimit, AFileThatCannotBeOpenedTwiceIsAnErrorAndDoesNotStayBehind)
 
 TEST(FileSizeLimit, AWriteBeyondItIsOutOfSpaceAndTheEngineStaysUsable) {
   for (const EngineKind kind : {EngineKind::kUring, EngineKind::kLibaio, EngineKind::kThreads}) {
-    ScratchFile file;
+    const ScratchFile scratch;
     const std::string outcome = InChild([&]() -> std::string {
+      const File file = OpenInChild(scratch.path());
       constexpr rlim_t kLimit = 1 << 20;
       const rlimit limit{kLimit, kLimit};
       if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return "no limit";
       const auto engine = CreateEngine({.kind = kind, .block_size = 64_KiB});
       if (!engine.ok()) return "no engine: " + engine.error().message;
       Buffer buffer(2 << 20);
-      const Status beyond = (*engine)->Submit(WriteRequest(file.get(), 0, buffer.bytes())).Wait();
+      const Status beyond = (*engine)->Submit(WriteRequest(file, 0, buffer.bytes())).Wait();
       const Status within =
-          (*engine)->Submit(WriteRequest(file.get(), 0, buffer.bytes().first(1 << 20))).Wait();
+          (*engine)->Submit(WriteRequest(file, 0, buffer.bytes().first(1 << 20))).Wait();
       if (beyond.ok() || !within.ok()) return "wrong: " + MessageOf(within);
       if (beyond.error().code != ErrorCode::kOutOfSpace) return "another code";
       return beyond.error().message;
     });
     if (outcome.starts_with("no ")) continue;
     EXPECT_THAT(outcome, HasSubstr("File too large")) << ToString(kind);
-    EXPECT_THAT(outcome, HasSubstr(file.path()));
+    EXPECT_THAT(outcome, HasSubstr(scratch.path()));
     EXPECT_THAT(outcome, HasSubstr("in a request for 2097152 bytes at 0"));
   }
 }

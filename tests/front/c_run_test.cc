@@ -126,7 +126,7 @@ TEST_F(CRunTest, ATextThatIsTooLongForTheRecordGoesWhereTheStateGoes) {
     penstock_engine* const engine = training.engine().handle;
     for (const int step : {1, 2, 3}) {
       training.Step();
-      ASSERT_EQ(Commit(engine, caller(step)), PENSTOCK_OK) << penstock_error();
+      ASSERT_EQ(CommitWith(engine, caller(step)), PENSTOCK_OK) << penstock_error();
     }
     EXPECT_EQ(files(), 2U);
     char* folder = nullptr;
@@ -135,7 +135,7 @@ TEST_F(CRunTest, ATextThatIsTooLongForTheRecordGoesWhereTheStateGoes) {
     penstock_free(folder);
     EXPECT_EQ(files(), 3U);
     training.Step();
-    ASSERT_EQ(Commit(engine, {{"step", 4}}), PENSTOCK_OK) << penstock_error();
+    ASSERT_EQ(CommitWith(engine, {{"step", 4}}), PENSTOCK_OK) << penstock_error();
     EXPECT_EQ(files(), 2U) << "the commit before keeps its own, and the newest has none";
   }
   // What it resumes from, in which files, and how many callers' files there are then.
@@ -363,7 +363,8 @@ TEST_F(CRunTest, AChildOfAProcessThatWasKilledKeepsNothingOfItsRunLocked) {
       CTraining training(run.Create(home, drive_), "bf16");
       training.Fill();
       training.Step();
-      ASSERT_EQ(Commit(training.engine().handle, {{"step", 1}}), PENSTOCK_OK) << penstock_error();
+      ASSERT_EQ(CommitWith(training.engine().handle, {{"step", 1}}), PENSTOCK_OK)
+          << penstock_error();
       if (::fork() == 0) {
         ::close(pipes[1]);
         char byte = 0;
@@ -394,7 +395,7 @@ TEST_F(CRunTest, WhatAKillLeavesOfASnapshotToAPathIsNamedAndGoesWhenTheRunIsResu
     CTraining training(run.Create(kHomes[3], drive_), "bf16");
     training.Fill();
     training.Step();
-    if (Commit(training.engine().handle, json::object()) != PENSTOCK_OK) ::_exit(1);
+    if (CommitWith(training.engine().handle, json::object()) != PENSTOCK_OK) ::_exit(1);
     // The first write of a state kills it; those of run.json do not.
     const rlimit none{.rlim_cur = 0, .rlim_max = 0};
     const rlimit short_files{.rlim_cur = 4000, .rlim_max = 4000};
