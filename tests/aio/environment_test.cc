@@ -79,13 +79,24 @@ std::string Describe(const EngineOptions& options, const File& file) {
   return notice + (written.ok() ? "; works" : "; " + written.error().message);
 }
 
+/// Opens a file that exists. A forked child has none of the files that its parent has open.
+File OpenInChild(const std::string& path) {
+  const auto open = [&path](bool direct) {
+    return File::Open(path, {.writable = true, .direct = direct});
+  };
+  Result<File> file = open(true);
+  if (!file.ok()) file = open(false);
+  return std::move(file).value();
+}
+
 class Forbidden : public testing::Test {
  protected:
   /// Describes the engine in a child in which `calls` are forbidden.
   std::string Try(std::initializer_list<long> calls, const EngineOptions& options) {
     return InChild([&]() -> std::string {
+      const File file = OpenInChild(file_.path());
       if (!Forbid(calls)) return "no seccomp";
-      return Describe(options, file_.get());
+      return Describe(options, file);
     });
   }
 
@@ -190,16 +201,6 @@ bool BecomeOrdinary() {
   constexpr uid_t kNobody = 65534;
   if (::geteuid() != 0) return true;
   return ::setgroups(0, nullptr) == 0 && ::setgid(kNobody) == 0 && ::setuid(kNobody) == 0;
-}
-
-/// Opens a file that exists. A forked child has none of the files that its parent has open.
-File OpenInChild(const std::string& path) {
-  const auto open = [&path](bool direct) {
-    return File::Open(path, {.writable = true, .direct = direct});
-  };
-  Result<File> file = open(true);
-  if (!file.ok()) file = open(false);
-  return std::move(file).value();
 }
 
 /// The line or the error of registering 64 MiB as an ordinary user, and how a write went then.
