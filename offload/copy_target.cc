@@ -16,8 +16,9 @@ namespace penstock::offload {
 Result<CopyTarget> CopyTarget::Create(const std::string& path) {
   const auto [parent, name] = SplitPath(path);
   PENSTOCK_ASSIGN(Folder folder, Folder::Open(parent));
-  PENSTOCK_ASSIGN(UnsharedFd fd, UnsharedFd::Open([&] {
-                    return folder.OpenFile(UnfinishedCopy(name), O_RDWR | O_CREAT | O_EXCL, 0600);
+  const std::string unfinished = UnfinishedCopy(name);
+  PENSTOCK_ASSIGN(UnsharedFd fd, UnsharedFd::Open([&folder, &unfinished] {
+                    return folder.OpenFile(unfinished, O_RDWR | O_CREAT | O_EXCL, 0600);
                   }));
   CopyTarget target(std::move(folder), name, std::move(fd));
   PENSTOCK_TRY(LockFile(target.fd_.get(), true, target.temporary()));

@@ -73,10 +73,11 @@ Status CheckUuid(int fd, const std::string& path, const std::string& uuid) {
 }  // namespace
 
 Result<RemovableState> RemovableState::Open(const std::string& path, const std::string& uuid) {
-  const auto [parent, name] = SplitPath(path);
-  PENSTOCK_ASSIGN(Folder folder, Folder::Open(parent));
-  Result<UnsharedFd> fd =
-      UnsharedFd::Open([&] { return folder.OpenFile(name, O_RDWR); });  // as its lock needs it
+  const std::pair<std::string, std::string> place = SplitPath(path);
+  const std::string& name = place.second;
+  PENSTOCK_ASSIGN(Folder folder, Folder::Open(place.first));
+  Result<UnsharedFd> fd = UnsharedFd::Open(
+      [&folder, &name] { return folder.OpenFile(name, O_RDWR); });  // as its lock needs it
   if (!fd.ok() && fd.error().code == ErrorCode::kCorruption) {
     return Unknown(path, "it is not a regular file");
   }
