@@ -1,7 +1,9 @@
 #include "front/engine_handle.h"
 
 #include <cstdlib>
+#include <memory>
 #include <set>
+#include <vector>
 
 #include "base/denormals.h"
 #include "base/mutex.h"
@@ -17,17 +19,25 @@ struct OpenEngines {
 
 OpenEngines& Open() { return OfProcess<OpenEngines>::Get(); }
 
-/// Skips an engine that a thread is using: the end of the process stops it there.
-void CloseAll() {
-  const DefaultArithmetic arithmetic;
+/// Ends what the open engines train, and returns their runs. Skips an engine that a thread is
+/// using: the end of the process stops it there.
+std::vector<std::shared_ptr<SharedRun>> EndTrainings() {
+  std::vector<std::shared_ptr<SharedRun>> runs;
   MutexLock lock(Open().mutex);
   for (penstock_engine* const engine : Open().engines) {
     const std::unique_lock<std::mutex> alone(engine->mutex, std::try_to_lock);
     if (!alone) continue;
     engine->training.reset();
-    // Runs that are open are closed behind this, or were before it, but for those with an engine.
-    if (engine->run != nullptr) LeaveRun(*engine->run, /*close=*/true);
+    if (engine->run != nullptr) runs.push_back(engine->run);
   }
+  return runs;
+}
+
+/// Runs that are open are closed behind this, or were before it, but for those with an engine. The
+/// lock of a run is taken before that of the list, so not within it.
+void CloseAll() {
+  const DefaultArithmetic arithmetic;
+  for (const std::shared_ptr<SharedRun>& run : EndTrainings()) LeaveRun(*run, /*close=*/true);
 }
 
 }  // namespace

@@ -80,7 +80,9 @@ void LockAndBeKilled(const EngineCase& engine_case, const std::string& path, con
 }
 
 TEST_P(EngineContract, AChildOfAKilledProcessKeepsNoLockOfARegisteredFile) {
-  MAKE_ENGINE(engine, {.block_size = 8_KiB});
+  {
+    MAKE_ENGINE(engine, {.block_size = 8_KiB});  // its threads must not be there at the fork
+  }
   const TempFolder folder;
   const std::string path = folder.Write("file", "bytes");
   int pipe[2];
