@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
@@ -125,7 +126,7 @@ TEST(DropOtherNames, LeavesTheFileToItsOtherNameAndTakesACopy) {
   const std::string file = folder.Write("a", "text");
   EXPECT_FALSE(HasOtherName(file));
   EXPECT_FALSE(HasOtherName(folder.Path("missing")));
-  fs::create_hard_link(file, folder.Path("b"));
+  std::filesystem::create_hard_link(file, folder.Path("b"));
   EXPECT_TRUE(HasOtherName(file));
   ASSERT_TRUE(DropOtherNames(folder.Open(), "a").ok());
   EXPECT_FALSE(HasOtherName(file));

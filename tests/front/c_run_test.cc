@@ -424,7 +424,7 @@ TEST_F(CRunTest, TheEndOfAProcessClosesRunsWhicheverWayEnginesAndRunsWereBegun) 
       static const auto* const run = new CRun(Named());
       static const auto* const engine = new CEngine(run->Create(kHomes[1], drive_));
       if (!engine_first) plain = new CTraining(kHomes[1], root_, "bf16");
-      std::exit(plain == nullptr ? 1 : engine->code);
+      std::exit(plain == nullptr ? 1 : engine->code);  // NOLINT(concurrency-mt-unsafe)
     }
     int status = 0;
     ASSERT_EQ(::waitpid(child, &status, 0), child);

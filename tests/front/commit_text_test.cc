@@ -9,8 +9,6 @@
 namespace penstock::front {
 namespace {
 
-using ::testing::HasSubstr;
-
 const Identity kIdentity{.keys = R"({"kind":"module","rule":"AdamW"})", .older = "sha"};
 
 Result<std::string> NoFile() {
