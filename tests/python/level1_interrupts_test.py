@@ -6,6 +6,7 @@ import os
 import unittest
 from typing import Any
 
+import optimizer_support  # noqa: F401  (finds the package)
 import penstock
 import torch
 from engine_interrupts import Lines
