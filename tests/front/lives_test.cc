@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -15,6 +16,8 @@
 #include "device/device.h"
 #include "front/training.h"
 #include "kernels/state/state_operators.h"
+#include "offload/state_copy.h"
+#include "offload/whole_state.h"
 #include "tests/front/c_training.h"
 #include "tests/zero/toy_model.h"
 #include "zero/session/session.h"
@@ -34,12 +37,16 @@ enum class Event {
   kCommit,    ///< begun and finished
   kBesides,   ///< begun, and finished when the next step ends
   kTakeBack,  ///< a doubtful commit
+  kSnapshot,  ///< of the newest commit
   kResume,    ///< the process ends; another continues the newest commit
+  kKill,      ///< the process ends without notice; another continues what is in the files
 };
+constexpr uint32_t kEvents = static_cast<uint32_t>(Event::kKill) + 1;
 
 const char* NameOf(Event event) {
-  constexpr const char* kNames[] = {"step", "overflow", "bad loss", "drop good", "drop bad",
-                                    "drop", "commit",   "besides",  "take back", "resume"};
+  constexpr const char* kNames[] = {"step",      "overflow", "bad loss", "drop good",
+                                    "drop bad",  "drop",     "commit",   "besides",
+                                    "take back", "snapshot", "resume",   "kill"};
   return kNames[static_cast<size_t>(event)];
 }
 
@@ -72,6 +79,7 @@ class Driver {
   virtual Status BeginCommit() = 0;
   virtual Status FinishCommit() = 0;
   virtual Result<std::optional<uint64_t>> TakeBack() = 0;
+  virtual Status Snapshot(const std::vector<std::string>& to) = 0;
   virtual const zero::StepLife& life() const = 0;
   virtual std::vector<std::string> paths() const = 0;
 };
@@ -110,6 +118,11 @@ class SessionDriver final : public Driver {
   Status BeginCommit() override { return session_->BeginCommit("{}"); }
   Status FinishCommit() override { return session_->FinishCommit(); }
   Result<std::optional<uint64_t>> TakeBack() override { return session_->TakeBackDoubtfulCommit(); }
+  Status Snapshot(const std::vector<std::string>& to) override {
+    PENSTOCK_ASSIGN(const offload::WholeState state,
+                    offload::WholeState::Open({paths()}, offload::StateLock::kHeld));
+    return offload::CopyState(state, {to}, [] { return false; });
+  }
   const zero::StepLife& life() const override { return session_->life(); }
   std::vector<std::string> paths() const override { return session_->state_paths(); }
 
@@ -190,6 +203,7 @@ class TrainingDriver final : public Driver {
   Result<std::optional<uint64_t>> TakeBack() override {
     return training_->TakeBackDoubtfulCommit();
   }
+  Status Snapshot(const std::vector<std::string>& to) override { return training_->CopyCommit(to); }
   const zero::StepLife& life() const override { return training_->life(); }
   std::vector<std::string> paths() const override { return training_->engine().state_paths(); }
 
@@ -239,8 +253,9 @@ class LivesTest : public ::testing::TestWithParam<Setting> {
   using Maker = Result<std::unique_ptr<Driver>> (*)(Plan plan, int dtype);
 
   struct Lived {
-    std::vector<std::string> outcomes;          ///< of each event
-    std::vector<std::vector<float>> committed;  ///< at each resume: masters and moments
+    std::vector<std::string> outcomes;  ///< of each event
+    /// Masters and moments at each snapshot, resume and kill.
+    std::vector<std::vector<float>> committed;
   };
 
   static Result<Plan> PlanIn(const std::string& folder, const std::vector<std::string>& from) {
@@ -279,21 +294,51 @@ class LivesTest : public ::testing::TestWithParam<Setting> {
       EXPECT_TRUE(driver.ok()) << driver.error().message;
       if (!driver.ok()) return lived;
       std::string outcome = NameOf(event) + std::string(": ");
-      if (event != Event::kResume) {
-        outcome += Happen(**driver, event);
-      } else if ((*driver)->life().commits().newest()) {
+      if (event == Event::kSnapshot || event == Event::kKill) {
+        static_cast<void>((*driver)->FinishCommit());
+      }
+      const bool is_committed = (*driver)->life().commits().newest().has_value();
+      const std::string next = folder.Path() + fmt::format("/{}", lived.outcomes.size());
+      if (event == Event::kSnapshot && is_committed) {
+        outcome += CodeText((*driver)->Snapshot(FilesIn(next, **driver)));
+        Keep(lived, FilesIn(next, **driver));
+      } else if (event == Event::kResume && is_committed) {
         const std::vector<std::string> paths = (*driver)->paths();
         driver->reset();
-        for (const zero::StateKind kind :
-             {zero::StateKind::kMaster, zero::StateKind::kExpAvg, zero::StateKind::kExpAvgSq}) {
-          lived.committed.push_back(zero::CommittedValues(paths, kind));
+        Keep(lived, paths);
+        driver = MakeIn(make, std::filesystem::path(paths.front()).parent_path(), paths);
+      } else if (event == Event::kKill && is_committed) {
+        // What a process leaves that is killed now. The copy may catch updates half written.
+        const std::vector<std::string> left = FilesIn(next, **driver);
+        for (size_t i = 0; i < left.size(); ++i) {
+          std::filesystem::copy_file((*driver)->paths()[i], left[i]);
         }
-        driver = MakeIn(make, folder.Path(), paths);
+        driver->reset();
+        Keep(lived, left);
+        driver = MakeIn(make, next, left);
+      } else if (!IsEnd(event)) {
+        outcome += Happen(**driver, event);
       }
       if (driver.ok()) outcome += StateOf((*driver)->life());
       lived.outcomes.push_back(std::move(outcome));
     }
     return lived;
+  }
+  static bool IsEnd(Event event) { return event >= Event::kSnapshot; }
+  /// Where copies of a driver's files go, in a folder that is made.
+  static std::vector<std::string> FilesIn(const std::string& folder, const Driver& driver) {
+    std::filesystem::create_directory(folder);
+    std::vector<std::string> files;
+    for (const std::filesystem::path path : driver.paths()) {
+      files.push_back(folder + "/" + path.filename().string());
+    }
+    return files;
+  }
+  static void Keep(Lived& lived, const std::vector<std::string>& paths) {
+    for (const zero::StateKind kind :
+         {zero::StateKind::kMaster, zero::StateKind::kExpAvg, zero::StateKind::kExpAvgSq}) {
+      lived.committed.push_back(zero::CommittedValues(paths, kind));
+    }
   }
 
   static std::string Happen(Driver& driver, Event event) {
@@ -390,6 +435,15 @@ const std::vector<Script>& Scripts() {
       {"a step that was not committed is computed again",
        {kStep, kCommit, kStep, kStep, kResume, kStep, kCommit},
        "2 steps"},
+      {"a kill leaves the newest commit",
+       {kStep, kCommit, kStep, kCommit, kStep, kKill, kStep, kCommit, kKill, kStep},
+       "kill: ; 3 steps"},
+      {"a kill after a commit was taken back leaves the one before",
+       {kStep, kCommit, kStep, kCommit, kDropBad, kTakeBack, kKill, kStep, kCommit},
+       "kill: ; 1 steps"},
+      {"a snapshot is the newest commit, and no step is in it that was not committed",
+       {kStep, kCommit, kStep, kSnapshot, kStep, kCommit, kSnapshot, kKill, kStep},
+       "snapshot: ok; 3 steps"},
   };
   return scripts;
 }
@@ -411,7 +465,7 @@ TEST_P(LivesTest, RandomOrdersDoToo) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
     std::vector<Event> events;
-    for (int i = 0; i < 24; ++i) events.push_back(static_cast<Event>(random() % 10));
+    for (int i = 0; i < 24; ++i) events.push_back(static_cast<Event>(random() % kEvents));
     static_cast<void>(ExpectSameLife(events));
   }
 }
