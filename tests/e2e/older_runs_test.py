@@ -153,6 +153,40 @@ class OlderRunsTest(harness.PenstockTest):
                 self.penstock("snapshots", run)
                 self.assertEqual(contents(self.root), before)
 
+    def test_snapshot_keeps_a_commit_of_a_run_of_the_package(self):
+        for name in older_runs.PACKAGE:
+            with self.subTest(name):
+                recorded = self.unpacked(name)
+                run = older_runs.package_run(self.root)
+                dtype = "bf16" if name.endswith("paths") else None
+                self.penstock("snapshot", run, "new")
+                self.assertRegex(self.penstock("snapshots", run).stdout, r"(?m)^new +step 4 ")
+                for of in (run, os.path.join(run, "snapshots/new")):
+                    self.assert_read(of, recorded["weights"], 4, dtype)
+
+    def test_clean_leaves_nothing_of_a_run_of_the_package(self):
+        for name in older_runs.PACKAGE:
+            for snapshot in (False, True):
+                with self.subTest(name, snapshot=snapshot):
+                    recorded = self.unpacked(name)
+                    run = older_runs.package_run(self.root)
+                    others = {path for path in contents(self.root) if not self.is_of(path, run)}
+                    if snapshot:
+                        self.penstock("snapshot", run, "new")
+                    before = contents(self.root)
+                    self.penstock("clean", run)
+                    self.assertEqual(contents(self.root), before)
+                    self.penstock("clean", run, "--yes")
+                    self.assertFalse(os.path.exists(run))
+                    self.assertEqual(set(contents(self.root)), others)
+                    dtype = "bf16" if name.endswith("paths") else None
+                    self.assert_read("kept", recorded["kept"], 2, dtype)
+
+    def is_of(self, path, run):
+        """Whether a file is the run's: in its folder, or a state of it in a folder of nvme_path."""
+        nvme = any(path.startswith(self.at(folder) + "/") for folder in ("nvme", "nvme2", "nvme3"))
+        return nvme or path.startswith(run + "/")
+
 
 if __name__ == "__main__":
     harness.main()
