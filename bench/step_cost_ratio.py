@@ -25,6 +25,9 @@ from placement_ratio import config, step_seconds
 from ratio import print_ratios
 
 STEPS, TOKENS, PAIRS_OF_A_PROCESS = 3, 128, 11
+# torch's buffers stay in the heap: else a process maps some of them anew in each step, by chance up
+# to 2000 pages more than the other.
+KEEPS_ITS_HEAP = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
 BUILT = {"train": "train/penstock", "optimizer": "front/libpenstock.so", "module": "front/libpenstock.so"}
 
 
@@ -74,7 +77,8 @@ class Levels:
 
     def start(self, name):
         tree = self.trees[name]
-        environment = {**os.environ, "PYTHONPATH": os.path.join(tree, "python"), "OMP_WAIT_POLICY": "passive",
+        environment = {**os.environ, **KEEPS_ITS_HEAP, "OMP_WAIT_POLICY": "passive",
+                       "PYTHONPATH": os.path.join(tree, "python"),
                        "PENSTOCK_LIBRARY": os.path.join(tree, "build/release", BUILT[self.level])}
         folder = tempfile.mkdtemp(dir=self.work)
         process = subprocess.Popen([sys.executable, os.path.abspath(__file__), "--serve", self.level, folder],
