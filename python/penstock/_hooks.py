@@ -1,23 +1,23 @@
 """Hooks on modules: they bring the units of a forward and of its backward.
 
-At the beginning of a forward its units are brought; they stay until it ends. In a backward,
-gradients run through the nodes of the graph in the reverse order of their creation, so all nodes of
-a forward run after its outputs got gradients, and before those of the forwards before it do. A hook
-on the outputs therefore brings the units again, and they stay until another forward's backward
-begins. Recomputation (checkpointing) is a forward within a backward. The graph of a backward with
-``create_graph=True`` has no outputs to hook, so its units stay until the step ends.
+At the beginning of a forward its units are brought; they stay until it ends. What autograd saves of
+them is replaced by its place (_saved.py), so that a backward brings each unit that it needs. A hook
+on the outputs of a forward brings its units earlier: in a backward, gradients run through the nodes
+of the graph in the reverse order of their creation, so all nodes of a forward run after its outputs
+got gradients. They stay until the outputs of another forward do. Recomputation (checkpointing) is a
+forward within a backward. The graph of a backward with ``create_graph=True`` keeps weights as they
+are, so their units stay until the step ends.
 
 A mode that sees all calls of torch finds weights that a function uses outside of the forward of
 their own module (_outside.py). From then on the forward that used them brings them at the same
-place, which is the number of other modules' forwards that have ended in it. Such weights stay until
-the step ends.
+place, which is the number of other modules' forwards that have ended in it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import logging
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,12 +27,10 @@ import torch
 
 from penstock import _compiler, _library
 from penstock._runtime import Runtime, refuse_copies
+from penstock._saved import SavedWeights
 from penstock._storage import Unit
 from penstock._units import Plan
-from penstock.errors import InvalidArgumentError
-
-_log = logging.getLogger("penstock")
-
+from penstock.errors import InvalidArgumentError, UnavailableError
 
 def _no_graph(function: Any) -> Any:
     """Keeps a hook out of compiled graphs."""
@@ -45,30 +43,35 @@ def backward_task() -> int:
     return task
 
 
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
-
-
-def tensors_of(output: Any, opaque: list[str]) -> Iterator[torch.Tensor]:
-    """Yields the tensors of a module's output; adds types that may hide others to ``opaque``."""
+def tensors_of(output: Any) -> Iterator[torch.Tensor]:
+    """Yields the tensors of a module's output that can be found."""
     if isinstance(output, torch.Tensor):
         yield output
-    elif isinstance(output, _PLAIN):
-        return
     elif isinstance(output, Mapping):
         for value in output.values():
-            yield from tensors_of(value, opaque)
+            yield from tensors_of(value)
     elif isinstance(output, (list, tuple, set, frozenset)):
         for value in output:
-            yield from tensors_of(value, opaque)
+            yield from tensors_of(value)
     elif dataclasses.is_dataclass(output):
         for field in dataclasses.fields(output):
-            yield from tensors_of(getattr(output, field.name, None), opaque)
-    else:
-        opaque.append(type(output).__name__)
+            yield from tensors_of(getattr(output, field.name, None))
 
 
 def _compiled(module: torch.nn.Module) -> bool:
     return module._compiled_call_impl is not None
+
+
+def _computes(frame: Any) -> bool:
+    """Whether a thread is in a module or in a backward."""
+    while frame is not None:
+        if frame.f_code in _COMPUTES:
+            return True
+        frame = frame.f_back
+    return False
+
+
+_COMPUTES = (torch.nn.Module._call_impl.__code__, torch.autograd.graph._engine_run_backward.__code__)
 
 
 class Frame:
@@ -78,9 +81,10 @@ class Frame:
         units: those that were brought for it.
         ended: how many forwards of modules with hooks have ended in it.
         paused: it has removed the mode of _outside.py.
+        sees_saved: it has begun to see what autograd saves.
     """
 
-    __slots__ = ("ended", "kind", "module", "paused", "units")
+    __slots__ = ("ended", "kind", "module", "paused", "sees_saved", "units")
 
     def __init__(self, module: torch.nn.Module, kind: int) -> None:
         self.module = module
@@ -88,6 +92,7 @@ class Frame:
         self.units: list[Unit] = []
         self.ended = 0
         self.paused = False
+        self.sees_saved = False
 
 
 class _GradientHook:
@@ -124,9 +129,14 @@ class Hooks:
         }
         self.blocks = plan.blocks
         self._stacks: dict[int, list[Frame]] = {}  # by thread
+        self.learned_units = 0
         self._learned: dict[torch.nn.Module, dict[int, list[Unit]]] = {}
-        self._in_backward: Sequence[Unit] = ()
+        self._saved = SavedWeights(runtime.units, self._bring_saved)
+        self._in_backward: Sequence[Unit] = ()  # whose outputs got gradients last
+        self._node: Any = None  # of the graph, that runs
+        self._unpacked: list[Unit] = []  # for it
         self._task = -1  # the outermost backward
+        self._task_thread = 0
         self._nested = False  # a backward within a backward was seen
         self._failed = False
         self._parameters = [
@@ -145,9 +155,9 @@ class Hooks:
     def _register(self) -> None:
         for module in self.users:
             self.handles.append(
-                module.register_forward_pre_hook(self._before, prepend=True, with_kwargs=True)
+                module.register_forward_pre_hook(self.before, prepend=True, with_kwargs=True)
             )
-            self.handles.append(module.register_forward_hook(self._after, always_call=True))
+            self.handles.append(module.register_forward_hook(self.after, always_call=True))
         for unit in self.runtime.units:
             for entry in unit.entries:
                 if entry.trained:
@@ -159,7 +169,7 @@ class Hooks:
 
     def _in_use(self, unit: Unit) -> bool:
         """Whether a current forward or backward needs a unit."""
-        if unit in self._in_backward:
+        if unit in self._in_backward or unit in self._unpacked:
             return True
         return any(unit in frame.units for stack in self._stacks.values() for frame in stack)
 
@@ -170,23 +180,35 @@ class Hooks:
     # Forward.
 
     @_no_graph
-    def _before(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+    def before(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         recomputes = backward_task() != -1
         stack = self._stack()
-        if not recomputes and (not stack or module is self.root):
-            self._start(stack)
-        if recomputes:
-            kind = _library.BACKWARD
-        elif stack:
-            kind = stack[0].kind
-        else:
-            kind = _library.FORWARD if torch.is_grad_enabled() else _library.ASIDE
-        frame = Frame(module, kind)
-        stack.append(frame)
+        with self.runtime.lock:
+            if not recomputes and (not stack or module is self.root):
+                self._start(stack)
+            if recomputes:
+                kind = _library.BACKWARD
+            elif stack:
+                kind = stack[0].kind
+            else:
+                kind = _library.FORWARD if torch.is_grad_enabled() else _library.ASIDE
+            frame = Frame(module, kind)
+            stack.append(frame)
         for unit in self.users[module]:
             self._bring(frame, unit)
         self._bring_learned(frame)
+        self._see_saved(frame)
         frame.paused = _compiled(module) and self.pause_mode()
+
+    def _see_saved(self, frame: Frame) -> None:
+        """Begins to replace weights that autograd saves. Where it cannot, the units stay."""
+        if not torch.is_grad_enabled():
+            return
+        sees = self._saved.push()
+        frame.sees_saved = sees is True
+        if sees is None:
+            for unit in frame.units:
+                self.runtime.keep_for_step(unit)
 
     def _bring(self, frame: Frame, unit: Unit) -> None:
         if unit.gathered and unit.shown_on != unit.device:
@@ -206,12 +228,12 @@ class Hooks:
                 self._bring(frame, unit)
 
     @_no_graph
-    def _after(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+    def after(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         frame = self._end(module)
         if frame is None:
             return
         if torch.is_grad_enabled() and (frame.units or module is self.root):
-            self._watch(module, frame.units, output)
+            self._watch(frame.units, output)
         stack = self._stack()
         if stack:
             stack[-1].ended += 1
@@ -225,34 +247,28 @@ class Hooks:
             if stack[i].module is module:
                 ended = stack[i:]
                 del stack[i:]
+                for frame in ended:
+                    if frame.sees_saved:
+                        self._saved.pop()
                 if any(frame.paused for frame in ended):
                     self.resume_mode()
                 return ended[0]
         return None
 
-    def _watch(self, module: torch.nn.Module, units: list[Unit], output: Any) -> None:
+    def _watch(self, units: list[Unit], output: Any) -> None:
         """Registers a hook that is called when the outputs of a forward get gradients."""
         hook = functools.partial(self._begin_backward, tuple(units), [])
-        opaque: list[str] = []
-        for tensor in tensors_of(output, opaque):
+        for tensor in tensors_of(output):
             if tensor.requires_grad:
                 tensor.register_hook(hook)
-        for unit in units:
-            if opaque and not unit.kept:
-                _log.warning(
-                    "penstock: %s returns a %s, in which tensors cannot be seen; the weights of %s "
-                    "stay in memory until the step ends",
-                    type(module).__name__,
-                    opaque[0],
-                    unit.name,
-                )
-                unit.kept = True
 
     def _start(self, stack: list[Frame]) -> None:
         """Begins an outermost forward: drops frames that an exception has left, and checks."""
+        self._check_thread()
         stack.clear()
         self._task = -1
         self._in_backward = ()
+        self._node, self._unpacked = None, []
         if self._failed:
             self._failed = False
             if not self.runtime.has_gradients:
@@ -260,17 +276,30 @@ class Hooks:
         self.check_parameters()
         self.runtime.begin()
 
-    def fail(self, module: torch.nn.Module, error: BaseException) -> None:
+    def _check_thread(self) -> None:
+        """Raises if another thread computes with the module: units that it uses would leave."""
+        threads = {thread for thread, stack in self._stacks.items() if stack}
+        if self._task != -1:
+            threads.add(self._task_thread)
+        threads.discard(threading.get_ident())
+        running = sys._current_frames() if threads else {}
+        if any(thread in running and _computes(running[thread]) for thread in threads):
+            raise UnavailableError(
+                "penstock: the module was called while another thread was in its forward or backward; "
+                "call it in one thread at a time"
+            )
+
+    def fail(self, module: torch.nn.Module, error: BaseException, called: bool) -> None:
         """Notes that a forward has ended by an exception."""
         if backward_task() == -1:
             self._failed = True
-        if not isinstance(error, Exception):  # of others, hooks of the module hear nothing
+        if not called or not isinstance(error, Exception):  # of these, module's hooks hear nothing
             self._end(module)
 
     def check_parameters(self) -> None:
         """Raises if parameters are not those passed to penstock.initialize."""
         for parameter, trained, name in self._parameters:
-            if parameter.requires_grad != trained:
+            if torch.is_grad_enabled() and parameter.requires_grad != trained:
                 raise InvalidArgumentError(
                     f"penstock: requires_grad of {name} is {parameter.requires_grad} and was "
                     f"{trained} in penstock.initialize; set it before"
@@ -285,16 +314,22 @@ class Hooks:
 
     # Weights used outside of their module.
 
+    @_no_graph
+    def is_within(self, module: torch.nn.Module) -> bool:
+        """Whether the innermost forward of this thread is of a module."""
+        stack = self._stack()
+        return bool(stack) and stack[-1].module is module
+
     def use_outside(self, unit: Unit) -> None:
         """Brings a unit that a function uses, and learns it if no current forward has it."""
         stack = self._stack()
         if unit.gathered or not stack or any(unit in frame.units for frame in stack):
             return
-        unit.kept = True
         frame = stack[-1]
         learned = self._learned.setdefault(frame.module, {}).setdefault(frame.ended, [])
         if unit not in learned:
             learned.append(unit)
+            self.learned_units += 1
         self._bring(frame, unit)
 
     # Backward.
@@ -311,10 +346,23 @@ class Hooks:
             self.runtime.use(unit, _library.BACKWARD)
         if units:
             self._in_backward = units
+            self._node, self._unpacked = None, []
+
+    def _bring_saved(self, unit: Unit) -> None:
+        """Brings a unit for the node of the graph that needs what was saved of it."""
+        node = torch._C._current_autograd_node()
+        if node is not self._node:
+            self._node, self._unpacked = node, []
+        if torch.is_grad_enabled():  # create_graph, as above
+            self.runtime.keep_for_step(unit)
+        self.runtime.use_again(unit)
+        self._unpacked.append(unit)
+        if backward_task() != -1:
+            self._note_task(backward_task())
 
     def _note_task(self, task: int) -> None:
         if self._task == -1:
-            self._task = task
+            self._task, self._task_thread = task, threading.get_ident()
             engine = torch.autograd.Variable._execution_engine
             engine.queue_callback(self._end_backward)
         elif self._task != task:
@@ -323,6 +371,7 @@ class Hooks:
     def _end_backward(self) -> None:
         self._task = -1
         self._in_backward = ()
+        self._node, self._unpacked = None, []
         self.runtime.end_backward()
 
     def take_gradient(self, unit: Unit, tensor: int, parameter: torch.nn.Parameter) -> None:

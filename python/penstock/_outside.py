@@ -6,6 +6,7 @@ forward itself, without hooks, so that an interrupt ends it as well.
 
 from __future__ import annotations
 
+import collections
 import functools
 import sys
 import threading
@@ -22,6 +23,9 @@ from penstock._hooks import Hooks, backward_task, unit_of
 from penstock._watch import Watch
 
 
+_KNOWN_AFTER = 2  # forwards that have learned nothing
+
+
 class OutsideUses(Watch):
     """Brings the weights of any function that is called. See the file."""
 
@@ -34,6 +38,10 @@ class OutsideUses(Watch):
 class _Watched:
     """The mode around the forwards of one training's modules, a thread at a time.
 
+    A mode costs about as much as the call that it sees. So it is left out once a kind of forward has
+    learned nothing new twice, until a step is skipped because of NaN, which weights show that were
+    not brought.
+
     Compiled code must not see the mode, or it would be compiled in. So the mode is removed while a
     compiled module runs, and after a first forward of its kind it is not used at all if anything is
     compiled.
@@ -43,14 +51,16 @@ class _Watched:
         self._hooks = hooks
         self._mode = OutsideUses(unit_of(hooks), hooks.use_outside)
         self._thread = threading.local()  # has `active`: a forward is watched, or the mode paused
-        self._learned: set[Any] = set()  # kinds of forwards that were seen completely
+        self._known: collections.Counter[Any] = collections.Counter()  # forwards, by their kind
 
     def call(self, module: torch.nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         if self._is_active() or backward_task() != -1:
             return forward(*args, **kwargs)
-        kind = (module, module.training, torch.is_grad_enabled())
-        if kind in self._learned and self._hooks.is_compiled():
+        kind = (module, module.training, torch.is_grad_enabled(), self._hooks.runtime.nan_steps)
+        known = self._known[kind]
+        if known >= _KNOWN_AFTER or (known and self._hooks.is_compiled()):
             return forward(*args, **kwargs)
+        learned = self._hooks.learned_units
         try:
             self._thread.active = True
             self.resume()
@@ -58,7 +68,8 @@ class _Watched:
         finally:
             self._thread.active = False
             self._remove()
-        self._learned.add(kind)
+        if self._hooks.learned_units == learned or self._hooks.is_compiled():
+            self._known[kind] += 1
         return output
 
     def _is_active(self) -> bool:
@@ -100,10 +111,16 @@ class _Watched:
 
         @functools.wraps(forward)
         def watched(*args: Any, **kwargs: Any) -> Any:
+            called = self._hooks.is_within(module)  # by module(…), and not by module.forward(…)
             try:
-                return self.call(module, forward, args, kwargs)
+                if not called:
+                    self._hooks.before(module, args, kwargs)
+                output = self.call(module, forward, args, kwargs)
+                if not called:
+                    self._hooks.after(module, args, output)
+                return output
             except BaseException as error:
-                self._hooks.fail(module, error)
+                self._hooks.fail(module, error, called)
                 raise
 
         return torch.compiler.disable(watched, recursive=False)

@@ -59,6 +59,7 @@ class Runtime:
         self.groups = [group.number for group in plan.groups if group.number >= 0]
         self._steps: int = described["step"]
         self._ending = False  # the engine was told to end a step, and the outcome is not noted yet
+        self.nan_steps = 0  # that were skipped
         self.most_repeated = 0  # max repeated units in memory at once
         self.in_use: Callable[[Unit], bool] = lambda unit: False  # asks the hooks
         self._kept_for_step: list[Unit] = []
@@ -157,6 +158,17 @@ class Runtime:
                 self._count_repeated()
             if kind != _library.ASIDE:
                 unit.told = True
+            unit.in_backward = kind == _library.BACKWARD
+
+    def use_again(self, unit: Unit) -> None:
+        """Brings a unit that a backward needs, unless it was brought for it and is still there."""
+        with self.lock:
+            if not unit.filled or not unit.in_backward:
+                self.use(unit, _library.BACKWARD)
+                return
+            self._uses += 1
+            unit.last_use = self._uses
+            unit.memory.touch()
 
     def _copy(self, unit: Unit, kind: int) -> None:
         unit.memory.take()
@@ -331,6 +343,7 @@ class Runtime:
             if self._on_device:
                 self._bring_all()
         if outcome.skipped:
+            self.nan_steps += 1
             warnings.warn(
                 f"penstock: step {outcome.step} was skipped: {not_finite(loss, outcome)}; no weight "
                 "has changed",

@@ -1,15 +1,16 @@
 """Units of a running training: where their weights are, and what their parameters show.
 
 A unit has one address range for its lifetime. To bring it, the engine writes into the range;
-releasing it gives the memory to another unit, or back to the system. So tensors that autograd or
-others made from its parameters never point to unmapped memory: a released parameter shows NaN, and
-an older view of it zeros or older weights, but neither ends the process.
+releasing it gives the memory to another unit, or back to the system. What was released reads as NaN:
+the parameters, and any older view of them. So a use that nobody announced shows in the loss.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import mmap
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,23 +19,46 @@ from torch.autograd.graph import increment_version
 
 from penstock._cuda import CudaEngine, CudaMemory
 from penstock._model import UnitSpec
-from penstock.errors import InvalidArgumentError
+from penstock.errors import InvalidArgumentError, OutOfMemoryError
 
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
-_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-# Flags of mremap, from linux/mman.h: to a given address; the old range stays, without memory.
+_PRIVATE = mmap.MAP_PRIVATE | _NO_RESERVE
+# Flags from linux/mman.h. mremap: to a given address; the old range stays, without memory.
+_MAP_FIXED = 0x10
 _MAY_MOVE, _FIXED, _DONT_UNMAP = 1, 2, 4
+_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
+_NAN = b"\xc0\x7f"  # 0x7FC0: NaN in bf16 and fp16, and twice in fp32
+_NAN_BYTES = 16 << 20  # the larger, the fewer mappings for a released range
 
 
-def _find_mremap() -> Any:
-    function = ctypes.CDLL(None, use_errno=True).mremap
+def _libc(name: str, arguments: list[Any]) -> Any:
+    function = getattr(ctypes.CDLL(None, use_errno=True), name)
     function.restype = ctypes.c_void_p
-    size, address = ctypes.c_size_t, ctypes.c_void_p
-    function.argtypes = [address, size, size, ctypes.c_int, address]
+    function.argtypes = arguments
     return function
 
 
-_mremap = _find_mremap()
+_size, _address = ctypes.c_size_t, ctypes.c_void_p
+_mremap = _libc("mremap", [_address, _size, _size, ctypes.c_int, _address])
+_mmap = _libc("mmap", [_address, _size] + [ctypes.c_int] * 3 + [ctypes.c_long])
+
+
+@functools.lru_cache(maxsize=1)
+def _nan_file() -> int:
+    """Returns a descriptor of memory that holds NaN, which all released ranges show."""
+    file = os.memfd_create("penstock-nan")
+    os.write(file, _NAN * (_NAN_BYTES // len(_NAN)))
+    return file
+
+
+def _map(address: int, size: int, file: int = -1) -> None:
+    """Maps a part of an address range anew: to a file, or to memory that is allocated by writes."""
+    flags = _PRIVATE | _MAP_FIXED | (mmap.MAP_ANONYMOUS if file == -1 else 0)
+    if _mmap(address, size, _READ_WRITE, flags, file, 0) != address:
+        raise OutOfMemoryError(
+            f"penstock: {size} bytes of addresses cannot be mapped anew: "
+            f"{os.strerror(ctypes.get_errno())}; raise vm.max_map_count"
+        )
 
 
 class Memory:
@@ -42,19 +66,26 @@ class Memory:
 
     def __init__(self, size: int) -> None:
         self._size = -(-max(size, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
-        self._map = mmap.mmap(-1, self._size, flags=_PRIVATE | _NO_RESERVE)
-        self.bytes = torch.frombuffer(self._map, dtype=torch.uint8)
+        self._range = mmap.mmap(-1, self._size, flags=_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._released = False
+        self.bytes = torch.frombuffer(self._range, dtype=torch.uint8)
         self.address: int = self.bytes.data_ptr()
 
     def take(self) -> None:
-        """Does nothing: memory is allocated by writes."""
+        """Prepares the range for being written, which allocates its memory."""
+        if self._released:
+            _map(self.address, self._size)
+            self._released = False
 
     def touch(self) -> None:
         """Does nothing: host computation is complete when it returns."""
 
     def drop(self) -> None:
-        """Releases the memory. The range reads as zeros until it is written."""
-        self._map.madvise(mmap.MADV_DONTNEED)
+        """Releases the memory. The range reads as NaN until it is taken."""
+        for begin in range(0, self._size, _NAN_BYTES):
+            size = min(_NAN_BYTES, self._size - begin)
+            _map(self.address + begin, size, _nan_file())
+        self._released = True
 
     def move_to(self, other: Any) -> None:
         """Moves the memory to another range with its contents: nothing has to be cleared.
@@ -63,10 +94,10 @@ class Memory:
         """
         how = _MAY_MOVE | _FIXED | _DONT_UNMAP
         size = self._size
-        if size != other._size or other is self:
-            self.drop()
-        elif _mremap(self.address, size, size, how, other.address) != other.address:
-            self.drop()
+        if size == other._size and other is not self and not self._released:
+            moved = _mremap(self.address, size, size, how, other.address)
+            other._released &= moved != other.address
+        self.drop()
 
 
 def memory_for(engine: Any, size: int) -> Memory | CudaMemory:
@@ -98,9 +129,11 @@ class Unit:
         held: it has memory.
         told: the engine was told of a use in this step, and has given the weights for it.
         calls: forwards of modules that use it, since the last backward.
+        in_backward: its last use was in a backward.
         kept: it stays until the step ends, although it is repeated.
         last_use: counts uses of all units.
         gathered: the calls of ``penstock.gathered`` that have it.
+        changes: counts the steps that have changed its weights.
     """
 
     def __init__(
@@ -115,6 +148,8 @@ class Unit:
         self.device = memory.bytes.device
         self.trained = any(entry.trained for entry in spec.entries)
         self.memory = memory
+        self.storage = memory.bytes.untyped_storage()
+        self.changes = 0
         parameters = [entry.parameter for entry in self.entries]
         self._here = _views(self.memory.bytes, parameters, self.layout)
         self.memory.drop()
@@ -126,6 +161,7 @@ class Unit:
         self.filled = False
         self.held = False
         self.told = False
+        self.in_backward = False
         self.kept = not spec.repeated
         self.calls = 0
         self.last_use = 0
@@ -233,6 +269,7 @@ def outdate(units: Sequence[Unit]) -> None:
         for unit in units:
             unit._settled = False
         for unit in units:
+            unit.changes += unit.trained
             for entry in unit.entries:
                 if unit.trained:
                     increment_version(entry.parameter)
