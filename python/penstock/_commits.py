@@ -14,7 +14,10 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
+
 from penstock import _library, _state
+from penstock._buffers import Buffers
 from penstock._losses import is_in_doubt, is_unproven
 from penstock._run import Run
 from penstock.errors import PenstockError
@@ -176,13 +179,17 @@ class Commits:
         self._awaited = set()
 
     def attach(self, things: Mapping[str, Any], guard: Callable[[], Any]) -> None:
-        """Keeps the state of ``things`` in each commit from now on.
+        """Keeps the state of ``things`` in each commit from now on; of a module, its buffers.
 
         If a commit is continued, gives them, and the generators, their states of it first.
 
         Args:
             guard: returns the lock of the training.
         """
+        things = {
+            name: Buffers(thing) if isinstance(thing, torch.nn.Module) else thing
+            for name, thing in things.items()
+        }
         _state.check_attached(things)
         continued = self.continued
         if continued is not None:

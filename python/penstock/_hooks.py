@@ -32,6 +32,7 @@ from penstock._storage import Unit
 from penstock._units import Plan
 from penstock.errors import InvalidArgumentError, UnavailableError
 
+
 def _no_graph(function: Any) -> Any:
     """Keeps a hook out of compiled graphs."""
     return torch.compiler.disable(function)
@@ -71,7 +72,10 @@ def _computes(frame: Any) -> bool:
     return False
 
 
-_COMPUTES = (torch.nn.Module._call_impl.__code__, torch.autograd.graph._engine_run_backward.__code__)
+_COMPUTES = (
+    torch.nn.Module._call_impl.__code__,
+    torch.autograd.graph._engine_run_backward.__code__,
+)
 
 
 class Frame:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from penstock import _library, _rules, _state
+from penstock._buffers import Buffers
 from penstock._commits import Commits, Ending
 from penstock._files import snapshot_of
 from penstock._hooks import Hooks
@@ -73,6 +74,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
         self._opening = training.opening
         self._commit_every = training.commit_every_steps
         self._named_run = training.named_run
+        self._buffers = Buffers(training.hooks.root)
         self._commits = Commits(self._runtime.engine, training.opened.run, self._sections)
         self._runtime.before_step = self._commits.begin_due
         self._made = True
@@ -87,6 +89,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
         if opened.continued is not None:
             self._commits.go_on_from(opened.continued)
             self._set_groups(opened.continued["groups"])
+            self._buffers.resume(opened.continued, self._run.folder)
 
     # Steps.
 
@@ -184,6 +187,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
         return {
             "calls": self._runtime.steps,
             "groups": _rules.group_options(self.param_groups),
+            "buffers": self._buffers.state_dict(),
         }
 
     def _set_groups(self, groups: Any) -> None:

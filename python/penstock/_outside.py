@@ -22,7 +22,6 @@ from torch.overrides import (
 from penstock._hooks import Hooks, backward_task, unit_of
 from penstock._watch import Watch
 
-
 _KNOWN_AFTER = 2  # forwards that have learned nothing
 
 

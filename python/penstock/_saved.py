@@ -18,7 +18,7 @@ import torch
 
 from penstock._storage import Unit
 
-_autograd = torch._C._autograd
+_autograd: Any = torch._C._autograd
 
 Bring = Callable[[Unit], None]
 
@@ -73,7 +73,10 @@ class _Hooks:
     def pack(self, tensor: torch.Tensor) -> Any:
         try:
             unit = self.training.units.get(tensor.untyped_storage()._cdata)
-        except (NotImplementedError, RuntimeError):  # a tensor without storage, such as a sparse one
+        except (
+            NotImplementedError,
+            RuntimeError,
+        ):  # a tensor without storage, such as a sparse one
             unit = None
         if unit is not None:
             place = tensor.storage_offset(), tensor.size(), tensor.stride()

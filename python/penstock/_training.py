@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from penstock import _cuda, _dtypes, _exit, _library, _overlaps, _ranks, _rules, _state
+from penstock._buffers import Buffers
 from penstock._commits import Commits
 from penstock._files import snapshot_of
 from penstock._forward import ForwardHooks
@@ -132,10 +133,13 @@ class Training:
         self.engine_step: int = described["step"]
         self.updates: int = described["optimizer_steps"]
         model = self.options.model
+        self._buffers = None if model is None else Buffers(model)
         self.weights = Weights(self.engine, self.partition, model is not None)
         self.commits = Commits(self.engine, self.run, self._sections)
         if continued is not None:
             self.commits.go_on_from(continued)
+            if self._buffers is not None:
+                self._buffers.resume(continued, self.run.folder)
         if continued is not None or begin_with is not None:
             self.weights.take_all()
         brought = self._brought_by_hooks()
@@ -175,7 +179,8 @@ class Training:
     def _sections(self) -> dict[str, Any]:
         """Returns what a commit says of the optimizer."""
         groups = _rules.group_options(self.param_groups)
-        return {"calls": self.calls, "groups": groups}
+        buffers = {} if self._buffers is None else {"buffers": self._buffers.state_dict()}
+        return {"calls": self.calls, "groups": groups, **buffers}
 
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
