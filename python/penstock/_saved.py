@@ -105,7 +105,7 @@ class _Hooks:
                 "since the forward; run the forward again"
             )
         self.training.bring(unit)
-        return torch.empty(0, dtype=dtype, device=unit.device).set_(unit.storage, *place)
+        return unit.memory.bytes.new_empty(0, dtype=dtype).set_(unit.storage, *place)
 
 
 def _modified(tensor: torch.Tensor, version: int) -> str:
