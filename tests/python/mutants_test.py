@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import unittest
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
 import matrix
 import torch
-from penstock import _hooks, _library, _runtime, _storage
+from penstock import _hooks, _library, _runtime, _saved, _storage
 
 _Hooks, _Runtime, _Unit = _hooks.Hooks, _runtime.Runtime, _storage.Unit
 
@@ -23,8 +25,27 @@ def _hooks_of_modules_miss_exceptions() -> Any:
     return mock.patch.object(torch.nn.Module, "register_forward_hook", without)
 
 
-def _backward_brings_nothing() -> Any:
-    return mock.patch.object(_Hooks, "_begin_backward", lambda *_: None)
+@contextlib.contextmanager
+def _backward_brings_nothing() -> Iterator[None]:
+    with mock.patch.object(_Hooks, "_begin_backward", lambda *_: None):
+        with mock.patch.object(_Hooks, "_bring_saved", lambda *_: None):
+            yield
+
+
+@contextlib.contextmanager
+def _saved_weights_are_left_where_they_are() -> Iterator[None]:
+    with mock.patch.object(_Hooks, "_begin_backward", lambda *_: None):
+        with mock.patch.object(_saved.SavedWeights, "push", lambda *_: False):
+            yield
+
+
+def _saved_weights_are_looked_for_at_the_beginning_of_their_unit() -> Any:
+    weight = _saved._Hooks._weight
+
+    def at_the_beginning(self: Any, unit: Any, changes: int, dtype: Any, place: Any) -> Any:
+        return weight(self, unit, changes, dtype, (0, *place[1:]))
+
+    return mock.patch.object(_saved._Hooks, "_weight", at_the_beginning)
 
 
 def _uses_outside_are_not_seen() -> Any:
@@ -37,15 +58,6 @@ def _weights_stay_after_a_step() -> Any:
 
 def _nothing_is_let_go_within_a_step() -> Any:
     return mock.patch.object(_Runtime, "_make_room", lambda *_: None)
-
-
-def _units_in_use_are_let_go() -> Any:
-    def make_room(self: Any, unit: Any) -> None:
-        for other in self.units:
-            if other.filled and other.repeated:
-                other.let_go()
-
-    return mock.patch.object(_Runtime, "_make_room", make_room)
 
 
 def _gradients_are_taken_before_torch_has_added_them_up() -> Any:
@@ -61,16 +73,6 @@ def _gradients_stay_in_grad() -> Any:
         parameter.grad = before
 
     return mock.patch.object(_Runtime, "gradient", gradient)
-
-
-def _weights_used_outside_are_let_go_with_others() -> Any:
-    use = _Hooks.use_outside
-
-    def use_outside(self: Any, unit: Any) -> None:
-        use(self, unit)
-        unit.kept = not unit.repeated
-
-    return mock.patch.object(_Hooks, "use_outside", use_outside)
 
 
 def _recomputation_is_reported_as_a_use_aside() -> Any:
@@ -93,10 +95,13 @@ MUTANTS = (
     (_uses_outside_are_not_seen, _Cell("odd", "none", 1, "host")),
     (_weights_stay_after_a_step, _Cell("llama", "none", 1, "host")),
     (_nothing_is_let_go_within_a_step, _Cell("llama", "none", 1, "host")),
-    (_units_in_use_are_let_go, _Cell("odd", "none", 1, "host")),
+    (_saved_weights_are_left_where_they_are, _Cell("llama", "none", 1, "host")),
+    (
+        _saved_weights_are_looked_for_at_the_beginning_of_their_unit,
+        _Cell("llama", "none", 1, "host"),
+    ),
     (_gradients_are_taken_before_torch_has_added_them_up, _Cell("odd", "reentrant", 1, "host")),
     (_gradients_stay_in_grad, _Cell("llama", "none", 1, "host")),
-    (_weights_used_outside_are_let_go_with_others, _Cell("odd", "none", 1, "host")),
     (_recomputation_is_reported_as_a_use_aside, _Cell("llama", "reentrant", 1, "host")),
 )
 
