@@ -1,13 +1,13 @@
 """When a commit is taken, and what else is in it (docs/pytorch_runs.md).
 
 A commit within the loop (``commit_every_steps``) is due in ``step()``, but a scheduler of the same
-iteration steps only afterwards. So the text is taken again when what is attached has stepped, and
-the commit begins when all of it has, or with whatever the engine is used for next.
+iteration steps only afterwards. So the text of the commit is taken, and the commit begun, with
+whatever the engine is used for next. Random states are those at the step: what runs between is the
+caller's.
 """
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import weakref
@@ -24,16 +24,6 @@ from penstock.errors import PenstockError
 
 _log = logging.getLogger("penstock")
 
-# The method with which a thing goes on after optimizer.step(), by duck type.
-_AFTER_STEP = (("get_last_lr", "step"), ("get_scale", "update"))
-
-
-def _method_after_step(thing: Any) -> str | None:
-    for mark, method in _AFTER_STEP:
-        if callable(getattr(thing, mark, None)) and callable(getattr(thing, method, None)):
-            return method
-    return None
-
 
 class Ending:
     """A commit that is due or was begun, with what it takes to end it and nothing else.
@@ -45,6 +35,8 @@ class Ending:
         self.engine = engine
         self.run = run
         self.due: dict[str, Any] | None = None
+        #: Returns a text that is due as it has to be now; None: that cannot be known any more.
+        self.renewed: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda text: text
         self.open_step = False  # a forward use has begun a step
         self.calls: int | None = None  # of the last one that is durable
         self._begun: int | None = None  # calls of the commit that was begun
@@ -64,6 +56,8 @@ class Ending:
         self.due = None
 
     def begin_due(self) -> None:
+        if self.due is not None:
+            self.due = self.renewed(self.due)
         if self.due is not None:
             self.begin(self.due)
 
@@ -106,6 +100,12 @@ class Ending:
             )
 
 
+def _steps_later(thing: Any) -> bool:
+    """Whether a thing changes right after ``optimizer.step()``: a scheduler, or a scaler."""
+    methods = (("get_last_lr", "step"), ("get_scale", "update"))
+    return any(all(callable(getattr(thing, m, None)) for m in both) for both in methods)
+
+
 class _Attached(dict[str, Any]):
     """A dict that has weak references."""
 
@@ -122,14 +122,25 @@ class Commits:
     def __init__(
         self, engine: _library.Engine, run: Run, sections: Callable[[], Mapping[str, Any]]
     ) -> None:
-        self.ending = Ending(engine, run)
         self._sections = sections
         self._continued: dict[str, Any] | None = None
         self._asked = False  # attach() was called, so the generators' states are the caller's
+        self._stepping: list[str] = []  # attached things that change before the due commit begins
         self._said = False  # that steps report no loss
-        self._awaited: set[str] = set()  # attached things that have yet to step
         attached = _Attached()
         self._attached: Callable[[], _Attached | None] = lambda: attached
+        self.ending = self._ending(engine, run)
+
+    def _ending(self, engine: _library.Engine, run: Run) -> Ending:
+        ending = Ending(engine, run)
+        commits = weakref.ref(self)
+
+        def renewed(text: dict[str, Any]) -> dict[str, Any] | None:
+            alive = commits()
+            return None if alive is None else alive._renewed(text)
+
+        ending.renewed = renewed
+        return ending
 
     @property
     def attached(self) -> dict[str, Any]:
@@ -175,16 +186,12 @@ class Commits:
 
     def go_on(self, engine: _library.Engine, run: Run) -> None:
         """Makes the commits of another engine and run from now on, with what is attached."""
-        self.ending = Ending(engine, run)
-        self._awaited = set()
+        self.ending = self._ending(engine, run)
 
-    def attach(self, things: Mapping[str, Any], guard: Callable[[], Any]) -> None:
+    def attach(self, things: Mapping[str, Any]) -> None:
         """Keeps the state of ``things`` in each commit from now on; of a module, its buffers.
 
         If a commit is continued, gives them, and the generators, their states of it first.
-
-        Args:
-            guard: returns the lock of the training.
         """
         things = {
             name: Buffers(thing) if isinstance(thing, torch.nn.Module) else thing
@@ -195,56 +202,27 @@ class Commits:
         if continued is not None:
             _state.restore(continued, things)
         self._asked = True
-        self._keep(things, guard)
+        self.attached.update(things)
 
-    def take_over(self, other: Commits, guard: Callable[[], Any]) -> None:
+    def take_over(self, other: Commits) -> None:
         """Keeps from now on what was attached to a training that was given up."""
         self._asked = other._asked
         self._said = other._said
-        self._keep(other.attached, guard)
+        self.attached.update(other.attached)
 
-    def _keep(self, things: Mapping[str, Any], guard: Callable[[], Any]) -> None:
-        for name, thing in things.items():
-            method = _method_after_step(thing)
-            if method is not None and self.attached.get(name) is not thing:
-                self._follow(name, thing, method, guard)
-        self.attached.update(things)
+    def _renewed(self, text: dict[str, Any]) -> dict[str, Any] | None:
+        """Returns a text that is due with what schedulers and scalers have changed since.
 
-    def _follow(self, name: str, thing: Any, method: str, guard: Callable[[], Any]) -> None:
-        """Calls :meth:`_stepped` after a method of a thing.
-
-        The thing gets a class of its own. An attribute would be seen by its ``state_dict()``.
+        Loaders and generators have gone on to the next step meanwhile, so they stay as they were.
+        None: one of what was attached is gone, and its state may be too old.
         """
-        its_class = type(thing)
-        original = getattr(its_class, method)
-
-        def stepped(self: Any, *arguments: Any, **options: Any) -> Any:
-            result = original(self, *arguments, **options)
-            followed = followers()
-            if followed is not None and followed.attached.get(name) is self:
-                with guard():
-                    followed._stepped(name)
-            return result
-
-        followers = weakref.ref(self)
-        thing.__class__ = type(
-            its_class.__name__,
-            (its_class,),
-            {
-                method: functools.update_wrapper(stepped, original),
-                "__module__": its_class.__module__,
-                "__qualname__": its_class.__qualname__,
-                "__doc__": its_class.__doc__,
-            },
-        )
-
-    def _stepped(self, name: str) -> None:
-        if self.ending.due is None:
-            return
-        self.ending.due = self._text()
-        self._awaited.discard(name)
-        if not self._awaited:
-            self.begin_due()
+        attached = self.attached
+        for name in self._stepping:
+            if name not in attached:
+                return None
+            text["attached"][name] = _state.encode(attached[name].state_dict(), name)
+        text["groups"] = _state.encode(self._sections()["groups"], "groups")
+        return text
 
     def _text(self) -> dict[str, Any]:
         continued = self.continued
@@ -274,10 +252,8 @@ class Commits:
         if is_in_doubt(self.ending.engine.describe()):
             return
         self.ending.due = self._text()
-        self._awaited = {
-            name for name, thing in self.attached.items() if _method_after_step(thing) is not None
-        }
-        if not self._awaited:
+        self._stepping = [name for name, thing in self.attached.items() if _steps_later(thing)]
+        if not self._stepping:
             self.begin_due()
 
     def begin_due(self) -> None:

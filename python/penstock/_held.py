@@ -115,7 +115,7 @@ class Held:
             )
             self._ended = None
             if training is not None:
-                self.training.commits.take_over(training.commits, self.training.guard)
+                self.training.commits.take_over(training.commits)
         except BaseException:
             self._leave_run()
             self.options = options

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.nn.parameter import UninitializedParameter
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from penstock import _dtypes
 from penstock.errors import InvalidArgumentError
@@ -120,6 +121,11 @@ def check_entries(entries: Sequence[Entry], have_values: bool = True) -> None:
             problem = f"is of {parameter.dtype}; only float32, bfloat16 and float16 are offered"
         elif parameter.layout != torch.strided:
             problem = f"has layout {parameter.layout}; only dense ones are offered"
+        elif is_traceable_wrapper_subclass(parameter):
+            problem = (
+                f"is a {type(parameter).__name__}, which has no memory of its own; give plain "
+                "parameters (penstock takes the place of FSDP's fully_shard)"
+            )
         if problem is not None:
             raise InvalidArgumentError(f"penstock: parameter {entry.name} {problem}")
     devices = {str(entry.parameter.device) for entry in entries}

@@ -201,7 +201,8 @@ class ModuleOptimizer(torch.optim.Optimizer):
         commit, and so are the groups and the generators of random numbers. A scheduler that is made
         sets the rates of the groups anew, so call it behind that, if with nothing to keep.
         """
-        self._commits.attach(things, lambda: self._runtime.lock)
+        with self._runtime.lock:
+            self._commits.attach(things)
         continued = self._commits.continued
         if continued is not None:
             self._set_groups(continued["groups"])

@@ -128,7 +128,7 @@ class Runtime:
         return bool(self._taken)
 
     def _fill(self, unit: Unit) -> None:
-        values = [entry.parameter.detach().cpu().contiguous() for entry in unit.entries]
+        values = [_dtypes.plain(entry.parameter.cpu()) for entry in unit.entries]
         self.engine.fill(unit.index, [value.data_ptr() for value in values])
 
     def use(self, unit: Unit, kind: int) -> None:
@@ -224,9 +224,7 @@ class Runtime:
                 return
             parameter.grad = None  # first: an interrupt may lose it, but never adds it twice
             self._pending.pop(parameter, None)
-            if gradient.layout != torch.strided:
-                gradient = gradient.to_dense()
-            gradient = gradient.detach().contiguous()
+            gradient = _dtypes.plain(gradient)
             if gradient.dtype not in _dtypes.CODES:
                 raise InvalidArgumentError(
                     f"penstock: the gradient of {unit.entries[tensor].name} is of "

@@ -86,7 +86,10 @@ class Training:
         self._hooks: ForwardHooks | None = None
         trained = {id(entry.parameter) for entry in self.partition.entries()}
         self._untrained = [
-            p for group in param_groups for p in group["params"] if id(p) not in trained
+            p
+            for group in param_groups
+            for p in group["params"]
+            if id(p) not in trained and p.numel() > 0
         ]
         self.engine = _cuda.engine_for(
             self.partition.device,
@@ -163,7 +166,7 @@ class Training:
 
     def _fill(self) -> None:
         for number, unit in enumerate(self.partition.units):
-            values = [entry.parameter.detach().cpu().contiguous() for entry in unit.entries]
+            values = [_dtypes.plain(entry.parameter.cpu()) for entry in unit.entries]
             self.engine.fill(number, [value.data_ptr() for value in values])
 
     def _fill_from(self, states: Reader, moments: Mapping[str, int]) -> None:
@@ -304,12 +307,12 @@ class Training:
             gradient = entry.parameter.grad
             if gradient is None:
                 missing.append(entry.name)
-            elif gradient.layout != torch.strided or gradient.dtype not in _dtypes.NAMES:
+            elif gradient.dtype not in _dtypes.NAMES:
                 raise InvalidArgumentError(
-                    f"penstock: the gradient of {entry.name} is {gradient.layout} of "
-                    f"{gradient.dtype}; dense ones of fp32, bf16 and fp16 are taken"
+                    f"penstock: the gradient of {entry.name} is of {gradient.dtype}; only float32, "
+                    "bfloat16 and float16 are offered"
                 )
-            found.append((entry, None if gradient is None else gradient.detach().contiguous()))
+            found.append((entry, None if gradient is None else _dtypes.plain(gradient)))
         if any(p.grad is not None for p in self._untrained):
             raise InvalidArgumentError(
                 "penstock: a parameter has a gradient that needed none when the optimizer began; "
@@ -371,7 +374,7 @@ class Training:
     def attach(self, things: Mapping[str, Any]) -> None:
         """Keeps things in commits, and gives them the state of the one that was continued."""
         with self.guard():
-            self.commits.attach(things, self.guard)
+            self.commits.attach(things)
 
     def read(self, entry: Entry, kind: int) -> torch.Tensor:
         """Returns one state of a parameter, fp32."""

@@ -30,7 +30,7 @@ def _dtype(tensor: torch.Tensor) -> int:
 
 def block_sums(gradient: torch.Tensor) -> tuple[list[float], bool]:
     """Returns the sums of squares of a gradient's blocks, and whether it is finite."""
-    gradient = gradient.contiguous()
+    gradient = _dtypes.plain(gradient)
     count = gradient.numel()
     sums = (ctypes.c_double * (-(-count // _BLOCK)))()
     finite = ctypes.c_int()
@@ -134,7 +134,7 @@ class ReferenceOptimizer(torch.optim.Optimizer):
         if id(parameter) in self._sums:
             return self._sums[id(parameter)].to(parameter.dtype)
         if parameter.grad is not None:
-            return parameter.grad.detach().to(parameter.dtype).contiguous()
+            return _dtypes.plain(parameter.grad).to(parameter.dtype)
         if not self._zero:
             raise InvalidArgumentError(f"penstock: parameter {entry.name} has no gradient")
         return torch.zeros(parameter.shape, dtype=parameter.dtype)
