@@ -21,6 +21,7 @@ from penstock._opening import Opened, Opening
 from penstock._rows import Rows
 from penstock._runtime import Runtime, closed_error, refuse_copies
 from penstock._storage import Unit
+from penstock._torch_state import Elsewhere, name_commit, options_of
 from penstock._universal_files import Reader
 from penstock.errors import InvalidArgumentError
 
@@ -64,6 +65,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
         self.rows = Rows({}, {})
         self._losses = Losses()
         super().__init__(params, defaults)
+        self.state = Elsewhere()
         for number, group in enumerate(self.param_groups):
             _rules.check_group(group, number, self.defaults)
 
@@ -230,10 +232,15 @@ class ModuleOptimizer(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """Commits, and returns what says which commit it is. It is small."""
         step = self.commit()
-        return {
-            "penstock": {"run": self._run.folder, "uuid": self._run.uuid, "step": step},
-            "param_groups": _rules.group_options(self.param_groups),
-        }
+        groups: list[dict[str, Any]] = []
+        number = 0
+        for group, options in zip(self.param_groups, _rules.group_options(self.param_groups)):
+            numbers = list(range(number, number + len(group["params"])))
+            groups.append({**options, "params": numbers})
+            number += len(numbers)
+        found: dict[str, Any] = {"state": {}, "param_groups": groups}
+        name_commit(found, {"run": self._run.folder, "uuid": self._run.uuid, "step": step})
+        return found
 
     def begin_with(self, states: Reader) -> None:
         """Begins with the states of another training: what penstock.universal.load calls."""
@@ -320,7 +327,9 @@ class ModuleOptimizer(torch.optim.Optimizer):
         if not self._is_at(commit):
             self._go_to(commit)
         for group, options in zip(self.param_groups, state_dict["param_groups"]):
-            group.update(copy.deepcopy(options))  # schedulers write into rates that are tensors
+            group.update(
+                copy.deepcopy(options_of(options))
+            )  # schedulers write into rates that are tensors
 
     def _is_at(self, commit: NamedCommit) -> bool:
         """Whether the training is where a commit was made."""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from penstock._run import Run, state_of
 from penstock._text_files import check_fields, is_count, is_path, is_text
+from penstock._torch_state import commit_named_in
 from penstock.errors import CorruptionError, InvalidArgumentError, NotFoundError, PenstockError
 
 _T = TypeVar("_T")
@@ -33,7 +34,7 @@ def said_of(state_dict: Any) -> Any:
             raise InvalidArgumentError(
                 f"penstock: state_dict: param_groups[{number}] is {group!r:.80}, which is no group"
             )
-    return state_dict.get("penstock")
+    return commit_named_in(state_dict)
 
 
 class NamedCommit:

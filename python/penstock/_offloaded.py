@@ -19,6 +19,7 @@ from penstock._losses import Losses, not_finite
 from penstock._named_commit import NamedCommit, said_of
 from penstock._parameters import partition, trained
 from penstock._rows import Rows
+from penstock._torch_state import Elsewhere, name_commit, options_of
 from penstock._training import Options, Training
 from penstock._universal_files import Reader
 from penstock.errors import InvalidArgumentError, UnavailableError
@@ -105,6 +106,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         self.skipped = False
         self._losses = Losses()
         super().__init__(params, defaults)
+        self.state = Elsewhere()
         section = _rules.optimizer_section(rule, self.defaults)
         given, monitors = without_monitors(read_config(config))
         settings, nvme = optimizer_config(
@@ -249,12 +251,12 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         """Commits, and returns what finds the commit again: small, whatever the states take."""
         self._held.check()
         found = super().state_dict()
-        found["penstock"] = None
+        name_commit(found, None)
         training = self._training
         if training is not None:
             _warn_of_changes(training)
             training.commit()
-            found["penstock"] = {
+            said = {
                 "version": 2,
                 "run": str(training.run.folder),
                 "uuid": training.uuid,
@@ -263,6 +265,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
                 "engine_step": training.engine_step,
                 "identity": training.identity,
             }
+            name_commit(found, said)
         return found
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -289,7 +292,11 @@ class OffloadedOptimizer(torch.optim.Optimizer):
                 "penstock: this state_dict was taken before the first step, and the optimizer is at "
                 f"step {self._training.calls}; make a new optimizer"
             )
-        super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
+        groups = [
+            {**options_of(group), "params": group["params"]} for group in state_dict["param_groups"]
+        ]
+        super().load_state_dict({"state": {}, "param_groups": groups})
+        self.state = Elsewhere()
         if self._training is not None:  # torch has put another list in the place of ours
             self._training.param_groups = self.param_groups
             self._attached = self._training.commits.let_hold()
