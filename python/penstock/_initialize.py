@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -255,16 +256,18 @@ def _connect(model: torch.nn.Module, optimizer: ModuleOptimizer) -> None:
     _guards.install(hooks)
     _state_dicts.install(hooks)
     _outside.watch_forwards(hooks)
-    model.penstock = hooks.runtime  # type: ignore[assignment]
-    model.clip_grad_norm_ = optimizer.clip_grad_norm_  # type: ignore[assignment]
-    model.zero_grad = optimizer.zero_grad  # type: ignore[method-assign]
-    model.backward = functools.partial(_backward, optimizer.rows)  # type: ignore[assignment]
+    made = weakref.ref(optimizer)
+    model._penstock = made  # type: ignore[assignment]
+    own = model.zero_grad
 
+    @functools.wraps(own)
+    def zero_grad(*args: Any, **options: Any) -> None:
+        alive = made()
+        if alive is not None:
+            alive.zero_grad()
+        own(*args, **options)
 
-def _backward(rows: Rows, loss: torch.Tensor, **options: Any) -> None:
-    """Calls ``loss.backward()`` and notes the loss for the row of the step."""
-    rows.note(loss)
-    loss.backward(**options)
+    model.zero_grad = zero_grad  # type: ignore[method-assign]
 
 
 def clip_grad_norm_(module: torch.nn.Module, max_norm: float) -> torch.Tensor:
@@ -274,11 +277,11 @@ def clip_grad_norm_(module: torch.nn.Module, max_norm: float) -> torch.Tensor:
         module: the one passed to :func:`penstock.initialize`.
         max_norm: positive.
     """
-    clip = getattr(module, "clip_grad_norm_", None)
-    if not isinstance(getattr(module, "penstock", None), Runtime) or clip is None:
+    made = getattr(module, "_penstock", None)
+    optimizer = made() if isinstance(made, weakref.ref) else None
+    if not isinstance(optimizer, ModuleOptimizer):
         raise InvalidArgumentError(
             "penstock: penstock.clip_grad_norm_ needs the module that was given to "
             "penstock.initialize; for others use torch.nn.utils.clip_grad_norm_"
         )
-    norm: torch.Tensor = clip(max_norm)
-    return norm
+    return optimizer.clip_grad_norm_(max_norm)

@@ -372,6 +372,12 @@ class Engine:
         )
         return step.value if taken.value else None
 
+    def loss_scale(self) -> float:
+        """Returns the factor for the loss of the open step before its backward, or of the next one."""
+        scale = ctypes.c_double()
+        check(self._c.penstock_loss_scale(self._handle, ctypes.byref(scale)))
+        return scale.value
+
     def norm(self) -> tuple[float, bool]:
         """Returns the norm of the step's gradient, and whether it is finite."""
         norm, finite = ctypes.c_double(), ctypes.c_int()
@@ -381,7 +387,11 @@ class Engine:
     def end_step(
         self, groups: Sequence[Group], max_norm: float = 0.0, loss_scale: float = 1.0
     ) -> Outcome:
-        """Ends the step; returns when the updates have begun. Logs what was found."""
+        """Ends the step; returns when the updates have begun. Logs what was found.
+
+        Args:
+            loss_scale: of the gradients; 0: the engine's.
+        """
         array = (Group * len(groups))(*groups)
         outcome = _Outcome()
         check(

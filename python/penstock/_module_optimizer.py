@@ -61,6 +61,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
         self.continued = False
         self._max_norm = 0.0
         self._clipped = 0  # the steps that had ended when `_max_norm` was given
+        self._scaled = -1  # the steps that had ended at the last backward of a scaled loss
         self._made = False
         self.rows = Rows({}, {})
         self._losses = Losses()
@@ -95,6 +96,33 @@ class ModuleOptimizer(torch.optim.Optimizer):
 
     # Steps.
 
+    @property
+    def loss_scale(self) -> float:
+        """The factor for the loss of this step in fp16, as the configuration's ``fp16`` says; else 1."""
+        scale: float = self._runtime.engine.loss_scale()
+        return scale
+
+    def backward(self, loss: torch.Tensor, **options: Any) -> None:
+        """Computes the gradients of a loss, in fp16 times :attr:`loss_scale`, which :meth:`step`
+        takes out again.
+
+        Args:
+            loss: of a micro-batch.
+            options: of ``torch.Tensor.backward``.
+        """
+        self.rows.note(loss)
+        if self._opening.scales_loss:
+            self._scaled = self._runtime.steps
+            loss = loss.float() * self.loss_scale
+        loss.backward(**options)
+
+    def _check_scaled(self) -> None:
+        if self._opening.scales_loss and self._scaled != self._runtime.steps:
+            raise InvalidArgumentError(
+                "penstock: fp16 is enabled, and the loss of this step was not scaled; call "
+                "optimizer.backward(loss) in place of loss.backward()"
+            )
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, *, loss: Any = None) -> Any:
         """Performs a step with the gradients that the hooks have taken.
@@ -118,16 +146,19 @@ class ModuleOptimizer(torch.optim.Optimizer):
         if hasattr(self, "grad_scale"):
             raise InvalidArgumentError(
                 "penstock: torch's GradScaler does not see the gradients of a module that was "
-                "given to penstock.initialize; train in bf16"
+                "given to penstock.initialize; enable fp16 in the configuration, and call "
+                "optimizer.backward(loss), which scales by DeepSpeed's rules; or train in bf16"
             )
         if not self._runtime.take_gradients():
             return computed  # as other optimizers of torch do
+        self._check_scaled()
         # A step that fails may be made again, and one that has ended behind an interrupt may not.
         max_norm = self._max_norm if self._clipped == self._runtime.steps else 0.0
         self._commits.finish()
         reported = self._losses.mean()
         loss_of_row = self.rows.loss(reported, self._runtime.engine)
-        outcome = self._runtime.end_step(self.param_groups, max_norm, 1.0, reported)
+        scale = 0.0 if self._opening.scales_loss else 1.0  # 0: the engine's
+        outcome = self._runtime.end_step(self.param_groups, max_norm, scale, reported)
         self._losses.clear()
         self._commits.note_loss(reported)
         self._max_norm = 0.0
@@ -165,14 +196,14 @@ class ModuleOptimizer(torch.optim.Optimizer):
             raise InvalidArgumentError(
                 f"penstock: max_norm is {max_norm}; give a positive number, or do not clip"
             )
-        norm, _ = self._runtime.norm()
         self._max_norm, self._clipped = float(max_norm), self._runtime.steps
-        return torch.tensor(norm)
+        return torch.tensor(self.gradient_norm())
 
     def gradient_norm(self) -> float:
         """Returns the norm of the gradient of the step under way, which is complete."""
+        self._check_scaled()
         norm, _ = self._runtime.norm()
-        return norm
+        return norm / self.loss_scale
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Is refused once the optimizer was made: the engine's files are laid out."""
@@ -264,6 +295,16 @@ class ModuleOptimizer(torch.optim.Optimizer):
         runtime.begin()
         runtime.engine.begin_at(steps, steps)
         runtime.steps = steps
+
+    def describe(self) -> dict[str, Any]:
+        """Returns layout, files, budgets and counts of the engine (docs/c_api.md)."""
+        described: dict[str, Any] = self._runtime.engine.describe()
+        return described
+
+    def counters(self) -> dict[str, Any]:
+        """Returns the bytes and counts of the engine since it was made (docs/c_api.md)."""
+        counters: dict[str, Any] = self._runtime.engine.counters()
+        return counters
 
     @property
     def updates(self) -> int:

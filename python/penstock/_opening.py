@@ -53,6 +53,12 @@ class Opening(NamedTuple):
     streams: _cuda.Streams | None
     room: Room
 
+    @property
+    def scales_loss(self) -> bool:
+        """Whether the engine keeps a loss scale, for fp16."""
+        section = self.config.get("fp16")
+        return isinstance(section, Mapping) and section.get("enabled") is True
+
     def open(self, run: str | os.PathLike[str] | None, commit: NamedCommit | None = None) -> Opened:
         """Opens a run and makes its engine; leaves nothing open if that fails.
 
@@ -82,6 +88,7 @@ class Opening(NamedTuple):
 
     def _engine(self, run: Run, commit: Mapping[str, Any]) -> _library.Engine:
         options = {**commit, **self.identity, "seed": self.seed, "slots": self.room.places}
+        options["scales_loss"] = self.scales_loss
         if self.room.sums is not None:
             options["device_sums"] = self.room.sums
         return _cuda.engine_for(

@@ -9,7 +9,7 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +17,7 @@ import torch
 from penstock import _cuda, _dtypes, _exit, _library, _overlaps, _ranks, _rules, _state
 from penstock._buffers import Buffers
 from penstock._commits import Commits
+from penstock._copies import guard_copies
 from penstock._files import snapshot_of
 from penstock._forward import ForwardHooks
 from penstock._model import Entry, members_of
@@ -84,6 +85,7 @@ class Training:
         self._process = os.getpid()
         self._lock = threading.RLock()
         self._hooks: ForwardHooks | None = None
+        self._end_copies: Callable[[], None] = lambda: None
         trained = {id(entry.parameter) for entry in self.partition.entries()}
         self._untrained = [
             p
@@ -155,6 +157,15 @@ class Training:
             self._hooks = ForwardHooks(
                 model, self.partition, self.bring, lambda: bool(self.weights.pending)
             )
+            alive = weakref.ref(self)
+
+            def bring() -> None:
+                training = alive()
+                if training is not None:
+                    training.synchronize()
+
+            parameters = (entry.parameter for entry in self.partition.entries())
+            self._end_copies = guard_copies(parameters, bring)
 
     def _brought_by_hooks(self) -> set[int]:
         """Returns ids of the parameters that may wait for their weights: hooks see all their uses."""
@@ -405,6 +416,7 @@ class Training:
                 ending.callback(self.engine.close)
                 # One that was begun counts, also if what is done before it fails.
                 ending.callback(self.commits.finish)
+                ending.callback(self._end_copies)
                 if self._hooks is not None:
                     ending.callback(self._hooks.remove)
                 self._follow_step()

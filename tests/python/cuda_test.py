@@ -187,7 +187,7 @@ class ModuleOnTheGpu(CudaTest):
             run = os.path.join(folder, "run")
             model, optimizer = penstock.initialize(model, settings, run=run)
             try:
-                on_device = model.penstock.engine.describe()["sums_on_device"]
+                on_device = optimizer.describe()["sums_on_device"]
                 self.assertEqual(on_device, gpu and sums == "device" and cell.micro_batches > 1)
                 losses = self.steps(model, optimizer, cell)
                 weights = {name: value.clone() for name, value in model.state_dict().items()}
@@ -305,7 +305,7 @@ class ModuleOnTheGpu(CudaTest):
                 _, optimizer = penstock.initialize(
                     model, self.settings(sums, folder), run=os.path.join(folder, "run")
                 )
-                notices = [n for n in model.penstock.notices if "are added up in" in n]
+                notices = [n for n in optimizer.hooks.runtime.notices if "are added up in" in n]
                 self.assertEqual(len(notices), 1)
                 self.assertIn(f"added up in {expected} memory", notices[0])
                 optimizer.close()

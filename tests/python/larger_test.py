@@ -199,7 +199,7 @@ class Budget(LargerTest):
             model = llama()
             optimizer = self.begin(model, device="cuda", more={"device_memory": "256KiB"})
             self.train(model, optimizer, "cuda")
-            self.assertGreater(model.penstock.most_repeated, 3)
+            self.assertGreater(optimizer.hooks.runtime.most_repeated, 3)
             optimizer.close()
             self.assertLessEqual(_driver.fake_cuda_peak(), 256 << 10)
 
@@ -215,8 +215,10 @@ class Budget(LargerTest):
             with self.subTest(budget=budget, place=place), self.gpus(budget):
                 model = llama()
                 more = {"gradient_sums": place}
-                self.begin(model, run=f"{budget} {place}", device="cuda", sums=2, more=more)
-                there = model.penstock.engine.describe()["sums_on_device"]
+                optimizer = self.begin(
+                    model, run=f"{budget} {place}", device="cuda", sums=2, more=more
+                )
+                there = optimizer.describe()["sums_on_device"]
                 self.assertEqual(there, fits)
                 self.assertEqual(_driver.fake_cuda_peak() > sums, fits)
         with self.gpus(sums):
@@ -290,12 +292,14 @@ class Budget(LargerTest):
             model = llama()
             optimizer = self.begin(model, device="cuda")
             losses = self.train(model, optimizer, "cuda", 1)
-            said, streams = optimizer.state_dict(), model.penstock.engine.streams
+            said, streams = optimizer.state_dict(), optimizer.hooks.runtime.engine.streams
             said["penstock"]["snapshot"] = optimizer.snapshot(self.path("snapshot"))
             self.train(model, optimizer, "cuda", 1)
             optimizer.load_state_dict(said)  # goes back, with another engine
             self.assertEqual(optimizer.steps, 1)
-            self.assertIs(model.penstock.engine.streams, streams)  # whose order memory follows
+            self.assertIs(
+                optimizer.hooks.runtime.engine.streams, streams
+            )  # whose order memory follows
             losses += self.train(model, optimizer, "cuda", 1)
             optimizer.commit()
             optimizer.close()

@@ -87,7 +87,7 @@ class Interrupts(unittest.TestCase):
                 step(model, optimizer, name, _STEPS)
                 step(expected, other, name, _STEPS)
                 self.assertTrue(equal_weights(expected, model))
-                self.assertLessEqual(model.penstock.most_repeated, 4)
+                self.assertLessEqual(optimizer.hooks.runtime.most_repeated, 4)
 
     def interrupted_step(
         self, model: Any, optimizer: Any, name: str, number: int, draw: Any, lines: int

@@ -273,7 +273,7 @@ class Round:
     def to_write(self) -> list[torch.nn.Parameter]:
         """Returns a parameter, and its namesake if weights may still be written."""
         name, ours = self.draw.choice(list(self.model.named_parameters()))
-        if self.model.penstock.begun:
+        if self.optimizer.hooks.runtime.begun:
             return [ours]
         return [ours, dict(self.expected.named_parameters())[name]]
 

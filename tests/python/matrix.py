@@ -107,12 +107,12 @@ def _train(cell: Cell, model: torch.nn.Module, optimizer: Any, steps: int) -> li
             optimizer.step()
             optimizer.zero_grad()
         if number == cell.micro_batches - 1:
-            optimizer.late_in_step_1 = 0 if plain else _late(model)
+            optimizer.late_in_step_1 = 0 if plain else _late(optimizer)
     return losses
 
 
-def _late(model: torch.nn.Module) -> int:
-    late: int = model.penstock.engine.counters()["late_uses"]
+def _late(optimizer: Any) -> int:
+    late: int = optimizer.counters()["late_uses"]
     return late
 
 
@@ -137,10 +137,10 @@ def check(cell: Cell, steps: int = STEPS) -> None:
             for i, (a, b) in enumerate(zip(losses, _train(cell, model, optimizer, steps))):
                 assert torch.equal(a, b), f"loss {i} is {b}, and {a} in plain memory"
             _check_weights(plain, model)
-            late = _late(model) - optimizer.late_in_step_1
+            late = _late(optimizer) - optimizer.late_in_step_1
             assert late == 0, f"{late} uses were out of plan after the first step"
             if cell.home != "device":
-                most = model.penstock.most_repeated
+                most = optimizer.hooks.runtime.most_repeated
                 assert most <= 3, f"{most} repeated units were in memory at once"
         finally:
             optimizer.close()

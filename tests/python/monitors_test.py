@@ -48,7 +48,7 @@ class Monitors(OptimizerTest):
         for _ in range(count):
             losses = [loss_of(model, generator) for _ in range(2)]
             for loss in losses:
-                model.backward(loss / 1)
+                optimizer.backward(loss)
             optimizer.step()
             means.append((losses[0].item() + losses[1].item()) / 2)
         return means

@@ -6,6 +6,7 @@ import copy
 import gc
 import logging
 import os
+import pickle
 import unittest
 import warnings
 import weakref
@@ -295,6 +296,23 @@ class WeightsComeUnderTheNextForward(OptimizerTest):
             optimizer.synchronize()
             with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
                 loss.backward()
+
+    def test_copies_and_pickles_of_the_module_have_the_new_weights(self) -> None:
+        for copied in (
+            copy.deepcopy,
+            lambda model: pickle.loads(pickle.dumps(model)),
+            lambda model: torch.optim.swa_utils.AveragedModel(model).module,
+        ):
+            model, optimizer = self.stepped()
+            self.assertTrue(model.norm.weight.isnan().all())
+            made = copied(model)
+            self.assert_same_weights(made, self.expected())
+            self.assertNotIn("__deepcopy__", made.norm.weight.__dict__)
+            train(model, optimizer, 1)
+            again = copied(made)  # belongs to no optimizer
+            self.assert_same_weights(again, self.expected())
+            optimizer.close()
+            self.assertNotIn("__deepcopy__", model.norm.weight.__dict__)
 
     def test_closing_leaves_the_module_whole_and_without_hooks(self) -> None:
         model, optimizer = self.stepped()

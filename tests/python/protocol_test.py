@@ -73,7 +73,7 @@ class Protocol(unittest.TestCase):
                 with mock.patch.object(_library, "Engine", memory_engine.MemoryEngine):
                     with training(name, home, **options) as (model, optimizer):
                         same = _train(name, model, optimizer, micro_batches)
-                        self.assertEqual(model.penstock.engine.counters()["late_uses"], 0)
+                        self.assertEqual(optimizer.counters()["late_uses"], 0)
                 self.assertTrue(all(map(torch.equal, losses, same)))
 
 

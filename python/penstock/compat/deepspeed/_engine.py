@@ -105,6 +105,8 @@ def initialize(
         groups = [g for g in groups if isinstance(g, dict) or g.requires_grad]
     if (given.get("bf16") or given.get("bfloat16") or {}).get("enabled") is True:
         model.to(torch.bfloat16)  # as DeepSpeed does
+    if (given.get("fp16") or {}).get("enabled") is True:
+        model.half()
     weights = "random" if has_no_values(model) else None
     _, made = penstock.initialize(
         model, given, model_parameters=groups, weights=weights, device=_device_of(model)
@@ -143,18 +145,14 @@ class Engine(torch.nn.Module):
         self.config = dict(config)
         self.global_steps = self.micro_steps = self.skipped_steps = 0
         self.local_rank, self.global_rank, self.world_size = 0, 0, 1
-        runtime: Any = module.penstock
-        described = runtime.engine.describe()
-        self._micro_batches: int = described["micro_batches"]
+        self._micro_batches: int = optimizer.describe()["micro_batches"]
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         return self.module(*inputs, **options)
 
     @property
     def device(self) -> torch.device:
-        runtime: Any = self.module.penstock
-        device: torch.device = runtime.device
-        return device
+        return self.optimizer.hooks.runtime.device
 
     def gradient_accumulation_steps(self) -> int:
         return self._micro_batches
@@ -185,8 +183,7 @@ class Engine(torch.nn.Module):
 
     def backward(self, loss: torch.Tensor, **options: Any) -> torch.Tensor:
         """Computes gradients of a micro-batch; the loss is divided by their number."""
-        self.optimizer.rows.note(loss)
-        (loss / self._micro_batches).backward(**options)
+        self.optimizer.backward(loss / self._micro_batches, **options)
         return loss
 
     def step(self) -> None:
