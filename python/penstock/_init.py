@@ -81,16 +81,20 @@ def init() -> Iterator[None]:
 
     They compute on the device that they would have been made on, the CPU unless a
     ``torch.device`` context or default says otherwise, or on the one that ``penstock.initialize``
-    is given. The values that a constructor gives parameters are lost. Give ``penstock.initialize`` a folder
-    of weights, or ``weights="random"``.
+    is given. The values that a constructor gives parameters are lost. Give ``penstock.initialize``
+    a folder of weights, or ``weights="random"``. Values that are loaded (``from_pretrained``) stay,
+    and take memory until ``penstock.initialize`` has them.
     """
     register = torch.nn.Module.register_parameter
     made = WeakTensorKeyDictionary()  # by the original tensor, freed with its last user
 
     def without_memory(self: torch.nn.Module, name: str, param: torch.nn.Parameter | None) -> None:
+        before = self._parameters.get(name)
         register(self, name, param)
         if type(param) is not torch.nn.Parameter or param.device.type == "meta":
             return  # such as one that is tied to another
+        if before is not None and before.device.type == "meta":
+            return  # its values were loaded, as by from_pretrained
         if param not in made:
             made[param] = Later.of(param)
         self._parameters[name] = made[param]
@@ -107,9 +111,9 @@ def has_no_values(model: torch.nn.Module) -> bool:
     return any(parameter.device.type == "meta" for parameter in model.parameters())
 
 
-def give_addresses(model: torch.nn.Module) -> None:
+def give_addresses(model: torch.nn.Module) -> set[torch.nn.Parameter]:
     """Replaces parameters without memory by ones with addresses, which get memory when written.
-    Tied ones stay tied."""
+    Tied ones stay tied. Returns the new ones."""
     made: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in list(module._parameters.items()):
@@ -122,6 +126,7 @@ def give_addresses(model: torch.nn.Module) -> None:
                     values.view(parameter.shape), requires_grad=parameter.requires_grad
                 )
             setattr(module, name, made[parameter])  # for modules that list their weights
+    return set(made.values())
 
 
 class _Files:
@@ -237,16 +242,31 @@ class FromFiles:
 class ByInitializers:
     """Gives parameters the values of their modules' initializers: ``reset_parameters``, and then
     ``_init_weights`` of Hugging Face's models. Values are drawn in the order of units, so they
-    differ from those of a module made in memory."""
+    differ from those of a module made in memory.
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    Args:
+        model: the module.
+        lacking: the parameters that have no values. Others keep theirs.
+    """
+
+    def __init__(self, model: torch.nn.Module, lacking: set[torch.nn.Parameter] | None) -> None:
         self._model = model
+        self._lacking = lacking
         self._modules = [
             (module, {id(parameter) for parameter in module.parameters()})
             for module in reversed(list(model.modules()))  # children before their parents
         ]
 
     def __call__(self, parameters: list[torch.nn.Parameter]) -> None:
+        lacking = self._lacking
+        own = [p for p in parameters if lacking is not None and p not in lacking]
+        kept = [parameter.detach().clone() for parameter in own]
+        self._draw(parameters)
+        with torch.no_grad():
+            for parameter, values in zip(own, kept):
+                parameter.copy_(values)
+
+    def _draw(self, parameters: list[torch.nn.Parameter]) -> None:
         here = {id(parameter) for parameter in parameters}
         left = set(here)
         for module, owned in self._modules:
@@ -290,10 +310,9 @@ def source_of(
             "penstock: the module was made within penstock.init and has no values; give "
             'penstock.initialize weights= (a folder of safetensors, or "random")'
         )
-    if lacking:
-        give_addresses(model)
+    new = give_addresses(model) if lacking else None
     if weights == "random":
-        return ByInitializers(model)
+        return ByInitializers(model, new)
     files = FromFiles(model, weights)
     files.read_buffers(model)
     return files

@@ -69,6 +69,29 @@ class InitTest(unittest.TestCase):
             self.assertLess(abs(float(values.std() - expected.std())), 0.01, name)
             self.assertLess(abs(float(values.mean() - expected.mean())), 0.02, name)
 
+    def test_what_from_pretrained_loads_within_init_is_trained(self) -> None:
+        import transformers
+
+        saved = pathlib.Path(self.folder.name, "saved")
+        original = tiny_models.make("llama")
+        original.save_pretrained(saved)
+        with penstock.init():
+            model = transformers.AutoModelForCausalLM.from_pretrained(saved)
+        self.begin(model)
+        found = weights_of(model)
+        for name, parameter in original.named_parameters():
+            self.assertTrue(torch.equal(found[name], parameter), name)
+
+    def test_random_weights_are_drawn_only_for_what_was_not_loaded(self) -> None:
+        with penstock.init():
+            model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+            model[0].weight = torch.nn.Parameter(torch.full((4, 4), 3.0))
+        self.begin(model, weights="random")
+        found = weights_of(model)
+        self.assertTrue(found["0.weight"].eq(3).all())
+        for name in ("0.bias", "1.weight", "1.bias"):
+            self.assertTrue(found[name].ne(0).all(), name)
+
     def test_a_module_without_values_is_refused_with_what_to_give(self) -> None:
         with penstock.init():
             model = tiny_models.make("gpt2")
