@@ -83,6 +83,21 @@ def _optimizer_of(config: Mapping[str, Any]) -> tuple[_rules.Rule, dict[str, Any
     return rule, defaults
 
 
+def _say_defaults(config: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """Says which values count where the configuration has none, and others would expect others."""
+    params = (config.get("optimizer") or {}).get("params") or {}
+    said = []
+    if "gradient_clipping" not in config:
+        said.append("gradient_clipping is 1.0")
+    if "weight_decay" not in params and "weight_decay" in options:
+        said.append(f"weight_decay is {options['weight_decay']}")
+    if said:
+        _log.warning(
+            "penstock: %s: the configuration does not say, and these are DeepSpeed's defaults",
+            " and ".join(said),
+        )
+
+
 def _homes(config: Mapping[str, Any]) -> tuple[Any, bool]:
     """Returns the paths on drives, and whether parameters stay on the device."""
     zero = config.get("zero_optimization")
@@ -216,6 +231,7 @@ def initialize(
     if states is not None:
         _without_values(model)
     check_buffers(model)
+    _say_defaults(engine_config, defaults)
     optimizer = ModuleOptimizer(_groups(model, model_parameters, before), rule, defaults)
     optimizer.rows = Rows(engine_config, monitors)
     cut = plan(model, optimizer.param_groups)

@@ -66,7 +66,9 @@ class StateDicts:
         self._begin(state)
         for name, parameter in module._parameters.items():
             link = link_of(parameter) if parameter is not None else None
-            if parameter is not None and link is not None and prefix + name in state:
+            if parameter is None or link is None or link.unit.gathered:
+                continue  # of a gathered one the dictionary has what is shown
+            if prefix + name in state:
                 state[prefix + name] = self._copies.get(self._hooks, link.unit, parameter)
         if prefix == "":
             self._end()

@@ -133,6 +133,7 @@ class Unit:
         kept: it stays until the step ends, although it is repeated.
         last_use: counts uses of all units.
         gathered: the calls of ``penstock.gathered`` that have it.
+        copy: what these show, and its checksum.
         changes: counts the steps that have changed its weights.
     """
 
@@ -166,6 +167,7 @@ class Unit:
         self.calls = 0
         self.last_use = 0
         self.gathered: set[object] = set()
+        self.copy: Any = None
 
     def check_kind(self) -> None:
         """Raises unless parameters have the dtype, shape and device of their unit."""

@@ -95,6 +95,23 @@ class Reading(unittest.TestCase):
                 key = key.replace("lora_B.weight", "lora_B.default.weight")
                 self.assertTrue(torch.equal(tensor, want[key]), name)
 
+    def test_adapters_that_are_merged_within_gathered_are_saved_within(self) -> None:
+        import peft
+
+        torch.manual_seed(0)
+        options = peft.LoraConfig(r=2, target_modules=["c_attn"], init_lora_weights=False)
+        expected = peft.get_peft_model(tiny_models.make("gpt2"), options).merge_and_unload()
+        torch.manual_seed(0)
+        model = peft.get_peft_model(tiny_models.make("gpt2"), options)
+        with training(model=model) as (model, _):
+            model(**tiny_models.batch("gpt2", 0))
+            with self.assertWarnsRegex(UserWarning, "merging adapters"):
+                with penstock.gathered(model):
+                    merged = model.merge_and_unload()
+                    saved = {name: value.clone() for name, value in merged.state_dict().items()}
+            for name, value in expected.state_dict().items():
+                self.assertTrue(torch.equal(saved[name], value), name)
+
     def test_gathered_shows_current_weights_and_leaves_none_behind(self) -> None:
         with training("gpt2") as (model, optimizer):
             expected = _trained("gpt2", model, optimizer)
@@ -398,6 +415,23 @@ class WithoutMemory(unittest.TestCase):
             optimizer.step()
             state = model.state_dict()
             self.assertTrue(torch.equal(state["first.weight"], state["second.weight"]))
+
+    def test_a_line_names_defaults_that_change_the_training(self) -> None:
+        decay = {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.1}}
+        cases: list[tuple[dict[str, Any], str]] = [
+            ({"optimizer": decay}, "gradient_clipping is 1.0"),
+            ({"gradient_clipping": 0.5}, "weight_decay is 0.0"),
+            ({}, "gradient_clipping is 1.0 and weight_decay is 0.0"),
+        ]
+        for given, said in cases:
+            with tempfile.TemporaryDirectory() as run, self.assertLogs("penstock") as log:
+                _, optimizer = penstock.initialize(tiny_models.make("gpt2"), given, run=run)
+                optimizer.close()
+            self.assertIn(f"penstock: {said}: the configuration", "".join(log.output))
+        with tempfile.TemporaryDirectory() as run, self.assertNoLogs("penstock", "WARNING"):
+            given = {"optimizer": decay, "gradient_clipping": 0}
+            _, optimizer = penstock.initialize(tiny_models.make("gpt2"), given, run=run)
+            optimizer.close()
 
     def test_its_parameters_may_be_given_in_any_form(self) -> None:
         def groups(model: Any) -> Any:
