@@ -264,6 +264,7 @@ class Hooks:
         hook = functools.partial(self._begin_backward, tuple(units), [])
         for tensor in tensors_of(output):
             if tensor.requires_grad:
+                _ = tensor.grad_fn  # a view's, which registering alone made too late before 2.15
                 tensor.register_hook(hook)
 
     def _start(self, stack: list[Frame]) -> None:

@@ -273,6 +273,9 @@ def _connect(model: torch.nn.Module, optimizer: ModuleOptimizer) -> None:
     _state_dicts.install(hooks)
     _outside.watch_forwards(hooks)
     made = weakref.ref(optimizer)
+    # torch.nn.parallel.DistributedDataParallel then says that it is not needed.
+    names = [entry.name for unit in hooks.runtime.units for entry in unit.entries]
+    model._ddp_params_and_buffers_to_ignore = names  # type: ignore[assignment]
     model._penstock = made  # type: ignore[assignment]
     own = model.zero_grad
 

@@ -5,6 +5,7 @@ The library locks it, writes it and removes files that no commit names. Nothing 
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 
 from penstock import _library
 from penstock._files import PathLike, path_of, paths_of
-from penstock.errors import NotFoundError
+from penstock.errors import NotFoundError, UnavailableError
 
 _log = logging.getLogger("penstock")
 
@@ -73,6 +74,12 @@ class Run:
             "nvme_path": paths_of(nvme_path),
             "kind": kind,
         }
+        try:
+            return cls(_library.RunHandle(options))
+        except UnavailableError as error:
+            if "open in this process" not in str(error):
+                raise
+        gc.collect()  # an optimizer that nobody has any more, as in a notebook, has the run open
         return cls(_library.RunHandle(options))
 
     @property

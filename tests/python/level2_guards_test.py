@@ -14,6 +14,7 @@ import unittest
 from typing import Any
 from unittest import mock
 
+import matrix
 import penstock
 import tiny_models
 import torch
@@ -378,6 +379,38 @@ class Lives(unittest.TestCase):
                 del model, optimizer
                 gc.collect()
                 self.assertFalse(os.path.exists(run))
+
+    def test_a_cell_of_a_notebook_runs_again(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+
+            def cell() -> Any:
+                settings = matrix.config("nvme", folder, 1)
+                run = os.path.join(folder, "run")
+                model, optimizer = penstock.initialize(tiny_models.make("gpt2"), settings, run=run)
+                step(model, optimizer, "gpt2", optimizer.steps)
+                optimizer.commit()
+                return model, optimizer
+
+            gc.disable()
+            self.addCleanup(gc.enable)
+            made = cell()
+            with self.assertRaisesRegex(penstock.UnavailableError, "open in this process"):
+                cell()  # `made` has it
+            del made
+            model, optimizer = cell()
+            self.assertEqual(optimizer.steps, 2)
+            optimizer.close()
+
+    def test_ddp_says_that_it_is_not_needed(self) -> None:
+        with tempfile.TemporaryDirectory() as folder, training("gpt2") as (model, _):
+            torch.distributed.init_process_group(
+                "gloo", init_method=f"file://{folder}/store", rank=0, world_size=1
+            )
+            try:
+                with self.assertRaisesRegex(RuntimeError, "not needed"):
+                    torch.nn.parallel.DistributedDataParallel(model)
+            finally:
+                torch.distributed.destroy_process_group()
 
     def test_workers_of_a_loader_by_fork(self) -> None:
         data = [tiny_models.batch("odd", number) for number in range(4)]
