@@ -11,6 +11,7 @@
 
 #include "front/c_call.h"
 #include "front/description.h"
+#include "front/fingerprint.h"
 #include "front/reference.h"
 #include "front/training.h"
 
@@ -384,6 +385,20 @@ int penstock_block_sums(const void* values, int dtype, uint64_t count, double* s
     if (finite == nullptr) return Missing("the place of the answer");
     PENSTOCK_ASSIGN(const DType of_values, DTypeOf(dtype));
     *finite = SumBlocks(values, of_values, count, sums) ? 1 : 0;
+    return {};
+  });
+}
+
+int penstock_fingerprints(const void* const* memory, const uint64_t* bytes, uint32_t count,
+                          uint64_t* fingerprints) {
+  return Guard([&]() -> Status {
+    if (count > 0 && (memory == nullptr || bytes == nullptr || fingerprints == nullptr)) {
+      return Missing("an argument");
+    }
+    for (uint32_t i = 0; i < count; ++i) {
+      if (memory[i] == nullptr && bytes[i] > 0) return Missing("an address");
+      fingerprints[i] = Fingerprint({static_cast<const std::byte*>(memory[i]), bytes[i]});
+    }
     return {};
   });
 }

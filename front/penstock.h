@@ -315,6 +315,10 @@ PENSTOCK_API int penstock_reference_update(const char* config, const penstock_gr
  * square root of the sum of all blocks, in the order of units and of their flat index. */
 PENSTOCK_API int penstock_block_sums(const void* values, int dtype, uint64_t count, double* sums,
                                      int* finite);
+/* Writes a checksum of a sample of each of `count` pieces of host memory, `bytes` long: 64 words
+ * spread over it. Where two differ, the memory was written; where they do not, most of it was not. */
+PENSTOCK_API int penstock_fingerprints(const void* const* memory, const uint64_t* bytes,
+                                       uint32_t count, uint64_t* fingerprints);
 
 #ifdef __cplusplus
 }

@@ -180,6 +180,8 @@ class CudaMemory:
         idle_since: an event behind the last use, once the unit is not in use.
     """
 
+    reads_nan = False  # a tensor whose memory was released has none
+
     def __init__(self, size: int, streams: Streams) -> None:
         self._streams = streams
         self._size = max(size, 1)

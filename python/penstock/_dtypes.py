@@ -22,4 +22,6 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
     and bits that say that memory has negated or conjugated values are resolved."""
     if tensor.layout != torch.strided:
         tensor = tensor.to_dense()
+    elif tensor.is_contiguous() and not tensor.is_neg():
+        return tensor.detach()
     return tensor.detach().resolve_conj().resolve_neg().contiguous()

@@ -149,6 +149,8 @@ class Hooks:
             for entry in unit.entries
         ]
         self._ids = {id(parameter) for parameter, _, _ in self._parameters}
+        self._modules = list(root.modules())
+        self._parts = self._parts_now()
         self.handles: list[Any] = []
         self.pause_mode: Callable[[], bool] = lambda: False
         self.resume_mode: Callable[[], None] = lambda: None
@@ -309,13 +311,23 @@ class Hooks:
                     f"penstock: requires_grad of {name} is {parameter.requires_grad} and was "
                     f"{trained} in penstock.initialize; set it before"
                 )
-        now = {id(p) for p in self.root.parameters() if p.numel() > 0}
-        if now != self._ids:
-            raise InvalidArgumentError(
-                "penstock: the module has other parameters than penstock.initialize was given; "
-                "make adapters, new embeddings and the like first, and call penstock.initialize "
-                "then"
-            )
+        if self._parts_now() != self._parts:
+            now = {id(p) for p in self.root.parameters() if p.numel() > 0}
+            if now != self._ids:
+                raise InvalidArgumentError(
+                    "penstock: the module has other parameters than penstock.initialize was given; "
+                    "make adapters, new embeddings and the like first, and call "
+                    "penstock.initialize then"
+                )
+            self._modules = list(self.root.modules())
+            self._parts = self._parts_now()
+
+    def _parts_now(self) -> list[list[int]]:
+        """Returns the ids of the parameters and submodules of each module: quick to compare."""
+        return [
+            [*map(id, module._parameters.values()), *map(id, module._modules.values())]
+            for module in self._modules
+        ]
 
     # Weights used outside of their module.
 
@@ -355,6 +367,9 @@ class Hooks:
 
     def _bring_saved(self, unit: Unit) -> None:
         """Brings a unit for the node of the graph that needs what was saved of it."""
+        if unit.filled and unit.in_backward and unit in self._in_backward:
+            if not torch.is_grad_enabled():
+                return
         node = torch._C._current_autograd_node()
         if node is not self._node:
             self._node, self._unpacked = node, []

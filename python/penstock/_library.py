@@ -157,6 +157,10 @@ def library() -> ctypes.CDLL:
                 c.POINTER(_Outcome),
             ],
         ),
+        "penstock_fingerprints": (
+            c.c_int,
+            [c.POINTER(c.c_void_p), c.POINTER(c.c_uint64), c.c_uint32, c.POINTER(c.c_uint64)],
+        ),
         "penstock_drop_step": (c.c_int, [c.c_void_p]),
         "penstock_drain": (c.c_int, [c.c_void_p]),
         "penstock_begin_commit": (c.c_int, [c.c_void_p, text]),
@@ -253,6 +257,27 @@ def read_run(folder: str) -> Any:
 
 def _array(addresses: Sequence[int]) -> Any:
     return (ctypes.c_void_p * len(addresses))(*addresses)
+
+
+class Sample:
+    """A sample of what some memory holds, which tells whether it was written.
+
+    Args:
+        memory: addresses and bytes.
+    """
+
+    def __init__(self, memory: Sequence[tuple[int, int]]) -> None:
+        self._count = len(memory)
+        self._addresses = (ctypes.c_void_p * self._count)(*(address for address, _ in memory))
+        self._bytes = (ctypes.c_uint64 * self._count)(*(size for _, size in memory))
+        self._found = (ctypes.c_uint64 * self._count)()
+
+    def take(self) -> tuple[int, ...]:
+        """Returns a fingerprint of each."""
+        check(
+            library().penstock_fingerprints(self._addresses, self._bytes, self._count, self._found)
+        )
+        return tuple(self._found)
 
 
 class Engine:

@@ -63,6 +63,8 @@ class Runtime:
         self.most_repeated = 0  # max repeated units in memory at once
         self.in_use: Callable[[Unit], bool] = lambda unit: False  # asks the hooks
         self._kept_for_step: list[Unit] = []
+        self._there: dict[Unit, None] = {}  # repeated units that have memory
+        self._busy: dict[Unit, None] = {}  # that are in use, or were when the last one was brought
         self._on_device = on_device
         self._zero_missing = zero_missing
         self._begun = False
@@ -138,7 +140,7 @@ class Runtime:
                 self._open_step()
             self._uses += 1
             unit.last_use = self._uses
-            self.engine.note_idle(u.memory for u in self.units if u.filled and not self.in_use(u))
+            self._note_idle(unit)
             unit.memory.touch()
             unit.check_unwritten()
             if unit.filled:
@@ -151,6 +153,8 @@ class Runtime:
             else:
                 self._make_room(unit)
                 unit.held = True
+                if unit.repeated:
+                    self._there[unit] = None
                 self._copy(unit, kind)
                 if not unit.gathered:
                     unit.show_here()
@@ -169,11 +173,13 @@ class Runtime:
             self._uses += 1
             unit.last_use = self._uses
             unit.memory.touch()
+            self._busy[unit] = None
 
     def _copy(self, unit: Unit, kind: int) -> None:
         unit.memory.take()
         self.engine.use(unit.index, kind, unit.memory.address)
         self.engine.ready()
+        unit.note_content()
 
     def _open_step(self) -> None:
         self._follow_step()
@@ -186,18 +192,27 @@ class Runtime:
             if not unit.filled:
                 self.use(unit, _library.ASIDE)
 
+    def _note_idle(self, unit: Unit) -> None:
+        """Tells the engine which units are not in use any more, while one is brought."""
+        self._busy[unit] = None
+        idle = [u for u in self._busy if u is not unit and not self.in_use(u)]
+        self.engine.note_idle(u.memory for u in idle if u.filled)
+        for other in idle:
+            del self._busy[other]
+
     def _make_room(self, unit: Unit) -> None:
         """Releases repeated units to make room for one more: outdated ones first."""
         if unit.held or not unit.repeated or unit.kept or self._on_device:
             return
-        there = [u for u in self.units if u.held and u.repeated and not u.kept]
+        there = [u for u in self._there if u.held and not u.kept]
         may_go = [u for u in there if not self.in_use(u)]
         may_go.sort(key=lambda u: (u.filled, u.last_use))
         for victim in may_go[: max(0, len(there) - self.slots + 1)]:
             victim.let_go(unit)
+            del self._there[victim]
 
     def _count_repeated(self) -> None:
-        there = sum(1 for unit in self.units if unit.filled and unit.repeated)
+        there = sum(1 for unit in self._there if unit.filled)
         self.most_repeated = max(self.most_repeated, there)
 
     def read(self, unit: Unit, device: torch.device = _HOST) -> torch.Tensor:
@@ -383,6 +398,7 @@ class Runtime:
         for unit in self.units:
             unit.told = False
             unit.check_unwritten()
+            unit.check_content()
         for unit in self.units:
             if self._on_device:
                 unit.filled = unit.filled and not unit.trained

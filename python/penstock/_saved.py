@@ -64,38 +64,37 @@ class SavedWeights:
 class _Hooks:
     """One pair of hooks, on top of those that were there before."""
 
-    __slots__ = ("before", "training")
+    __slots__ = ("before", "training", "units")
 
     def __init__(self, training: SavedWeights, before: Any) -> None:
         self.training = training
+        self.units = training.units
         self.before = before
 
     def pack(self, tensor: torch.Tensor) -> Any:
         try:
-            unit = self.training.units.get(tensor.untyped_storage()._cdata)
-        except (
-            NotImplementedError,
-            RuntimeError,
-        ):  # a tensor without storage, such as a sparse one
+            unit = self.units.get(tensor.untyped_storage()._cdata)
+        except (NotImplementedError, RuntimeError):  # of a tensor without storage (a sparse one)
             unit = None
         if unit is not None:
-            place = tensor.storage_offset(), tensor.size(), tensor.stride()
+            place = tensor.storage_offset(), tensor.shape, tensor.stride()
             return unit, unit.changes, tensor.dtype, place
         if self.before is not None:
             return self.before[1], self.before[0](tensor)
         # Detached: a tensor that its own node saves would never be freed with its graph.
-        return tensor if tensor.grad_fn is None else tensor.detach(), tensor._version
+        return tensor.detach() if tensor.requires_grad else tensor, tensor._version
 
     def unpack(self, packed: Any) -> torch.Tensor:
         first = packed[0]
-        if isinstance(first, torch.Tensor):
-            if first._version != packed[1]:
-                raise RuntimeError(_modified(first, packed[1]))
-            return first
-        if isinstance(first, Unit):
+        if type(first) is Unit:
             return self._weight(*packed)
-        unpacked: torch.Tensor = first(packed[1])
-        return unpacked
+        if self.before is not None:
+            unpacked: torch.Tensor = first(packed[1])
+            return unpacked
+        tensor: torch.Tensor = first
+        if tensor._version != packed[1]:
+            raise RuntimeError(_modified(tensor, packed[1]))
+        return tensor
 
     def _weight(self, unit: Unit, changes: int, dtype: torch.dtype, place: Any) -> torch.Tensor:
         if unit.changes != changes:
@@ -105,7 +104,7 @@ class _Hooks:
                 "since the forward; run the forward again"
             )
         self.training.bring(unit)
-        return unit.memory.bytes.new_empty(0, dtype=dtype).set_(unit.storage, *place)
+        return unit.saved(dtype, place)
 
 
 def _modified(tensor: torch.Tensor, version: int) -> str:

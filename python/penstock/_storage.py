@@ -18,6 +18,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from penstock._cuda import CudaEngine, CudaMemory
+from penstock._library import Sample
 from penstock._model import UnitSpec
 from penstock.errors import InvalidArgumentError, OutOfMemoryError
 
@@ -62,7 +63,13 @@ def _map(address: int, size: int, file: int = -1) -> None:
 
 
 class Memory:
-    """An address range whose memory can be released, or moved to another range."""
+    """An address range whose memory can be released, or moved to another range.
+
+    Attributes:
+        reads_nan: whether tensors in it read as NaN once it is released.
+    """
+
+    reads_nan = True
 
     def __init__(self, size: int) -> None:
         self._size = -(-max(size, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -121,6 +128,10 @@ def _nans(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [tensor.new_full((), float("nan")).expand(tensor.shape) for tensor in tensors]
 
 
+def _sample(tensors: Sequence[torch.Tensor]) -> Sample:
+    return Sample([(tensor.data_ptr(), tensor.nbytes) for tensor in tensors])
+
+
 class Unit:
     """The weights of a unit in torch.
 
@@ -151,8 +162,11 @@ class Unit:
         self.memory = memory
         self.storage = memory.bytes.untyped_storage()
         self.changes = 0
-        parameters = [entry.parameter for entry in self.entries]
+        parameters = self._parameters = [entry.parameter for entry in self.entries]
         self._here = _views(self.memory.bytes, parameters, self.layout)
+        self._saved: dict[Any, torch.Tensor] = {}  # by dtype and place
+        self._sample = _sample(self._here) if memory.reads_nan else None
+        self._content: tuple[int, ...] | None = None  # when it was brought
         self.memory.drop()
         self._away = _nans(self._here)
         self._kinds = [(p.dtype, p.shape, p.device) for p in parameters]
@@ -201,10 +215,11 @@ class Unit:
         self._show(list(tensors))
 
     def _show(self, tensors: list[torch.Tensor]) -> None:
-        # Without functions of torch, because _outside.py would see a use.
         with torch.inference_mode(False), torch._C.DisableTorchFunction():
             if self._shown:
                 self.check_unwritten()
+            if self._shown is tensors:
+                return
             self._settled = False
             self._shown = tensors
             self._settle()
@@ -213,7 +228,10 @@ class Unit:
         """Makes parameters show `_shown`."""
         for entry, tensor in zip(self.entries, self._shown):
             entry.parameter.data = tensor
-        self._versions = [entry.parameter._version for entry in self.entries]
+        self._note_versions()
+
+    def _note_versions(self) -> None:
+        self._versions = [parameter._version for parameter in self._parameters]
         self._settled = True
 
     def check_unwritten(self) -> None:
@@ -221,18 +239,36 @@ class Unit:
 
         Drops the written values. While the unit is gathered they are in a copy, and stay refused.
         """
-        if not self._settled:  # an interrupt came in between
-            self._settle()
-        for entry, tensor, version in zip(self.entries, self._shown, self._versions):
-            parameter = entry.parameter
-            if parameter.data_ptr() == tensor.data_ptr() and parameter._version == version:
-                continue
-            if not self.gathered:
-                self.forget_writes()
-            raise InvalidArgumentError(
-                f"penstock: parameter {entry.name} was written, and the new weights would be lost; "
-                "write weights before the first use of the module after penstock.initialize"
-            )
+        # Without functions of torch, because _outside.py would see a use.
+        with torch._C.DisableTorchFunction():
+            if not self._settled:  # an interrupt came in between
+                self._settle()
+            for parameter, tensor, version in zip(self._parameters, self._shown, self._versions):
+                if parameter._version != version or parameter.data_ptr() != tensor.data_ptr():
+                    self._refuse_write(parameter)
+
+    def note_content(self) -> None:
+        """Notes what the unit's memory holds, now that it was brought."""
+        self._content = None if self._sample is None else self._sample.take()
+
+    def check_content(self) -> None:
+        """Raises if the unit's memory was written past torch's counters (``parameter.data``)."""
+        content, self._content = self._content, None
+        if content is None or self._sample is None or not self.filled:
+            return
+        for parameter, before, now in zip(self._parameters, content, self._sample.take()):
+            if before != now:
+                self._refuse_write(parameter)
+        self._content = content
+
+    def _refuse_write(self, written: torch.nn.Parameter) -> None:
+        if not self.gathered:
+            self.forget_writes()
+        name = next(entry.name for entry in self.entries if entry.parameter is written)
+        raise InvalidArgumentError(
+            f"penstock: parameter {name} was written, and the new weights would be lost; write weights "
+            "before the first use of the module after penstock.initialize"
+        )
 
     def forget_writes(self) -> None:
         """Makes parameters show what they showed before they were written; NaN if the weights
@@ -247,12 +283,25 @@ class Unit:
 
     def let_go(self, to: Unit | None = None) -> None:
         """Releases the memory, or gives it to another unit; parameters show NaN unless gathered."""
-        self.forget()
+        self.check_content()
+        if self.memory.reads_nan and self._shown is self._here:
+            self.check_unwritten()
+            self.filled = False
+        else:
+            self.forget()
         self.held = False
         if to is None:
             self.memory.drop()
         else:
             self.memory.move_to(to.memory)
+
+    def saved(self, dtype: torch.dtype, place: Any) -> torch.Tensor:
+        """Returns a tensor at a place in the unit's memory."""
+        found = self._saved.get((dtype, place))
+        if found is None:
+            found = self.memory.bytes.new_empty(0, dtype=dtype).set_(self.storage, *place)
+            self._saved[(dtype, place)] = found
+        return found
 
     def forget(self) -> None:
         """Marks the weights as outdated; the memory stays for the next ones."""
@@ -276,4 +325,4 @@ def outdate(units: Sequence[Unit]) -> None:
                 if unit.trained:
                     increment_version(entry.parameter)
         for unit in units:
-            unit._settle()
+            unit._note_versions()

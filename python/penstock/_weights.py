@@ -5,19 +5,21 @@ result yet. :meth:`Weights.bring` waits for one unit and copies it. If parameter
 (``model=``), a pending parameter holds NaN meanwhile, so that a use that no hook sees makes the
 loss NaN, instead of computing with old weights.
 
-Weights that the caller writes directly would be lost with the next update. So the version counter
-and the address of each parameter are noted when it is brought, and compared at the step.
+Weights that the caller writes directly would be lost with the next update. So the version counter,
+the address and a sample of the values of each parameter are noted when it is brought, and compared
+at the step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch.autograd.graph import increment_version
 
 from penstock import _library
+from penstock._library import Sample
 from penstock._model import Entry
 from penstock._parameters import Partition
 from penstock.errors import InvalidArgumentError
@@ -49,6 +51,19 @@ def _target(data: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(data, memory_format=torch.contiguous_format)
 
 
+def _sample(places: Sequence[_Place]) -> Sample | None:
+    """Returns a sample of parameters' memory, which shows writes that move no version counter; None
+    if it cannot be read."""
+    tensors = [place.data for place in places]
+    if not all(tensor.device.type == "cpu" and tensor.is_contiguous() for tensor in tensors):
+        return None
+    return Sample([(tensor.data_ptr(), tensor.nbytes) for tensor in tensors])
+
+
+def _content(sample: Sample | None) -> tuple[int, ...] | None:
+    return None if sample is None else sample.take()
+
+
 class Weights:
     """Brings weights back. The caller holds the lock of the training.
 
@@ -71,6 +86,8 @@ class Weights:
             [_Place(entry, entry.parameter.data) for entry in unit.entries]
             for unit in partition.units
         ]
+        self._samples = [_sample(places) for places in self._places]
+        self._content = [_content(sample) for sample in self._samples]  # as brought
         self._poisons: dict[int, torch.Tensor] = {}
         self._marks: dict[int, _Mark] = {}
         for entry in partition.entries():
@@ -92,6 +109,10 @@ class Weights:
                 )
                 if not same_kind or self._marks[id(parameter)] != _mark_of(parameter):
                     return place.entry.name
+            sample, content = self._samples[unit], self._content[unit]
+            if sample is not None and content is not None and (now := sample.take()) != content:
+                number = next(i for i, (a, b) in enumerate(zip(content, now)) if a != b)
+                return places[number].entry.name
         return None
 
     def check_unchanged(self) -> None:
@@ -147,6 +168,8 @@ class Weights:
         self._engine.ready()
         for place in places:
             self._restore(place)
+        sample = self._samples[unit]
+        self._content[unit] = _content(sample)
         self.pending.discard(unit)
 
     def _restore(self, place: _Place) -> None:
