@@ -77,7 +77,8 @@ Result<std::unique_ptr<StepLog>> StepLog::Open(const Folder& run, const zero::Se
                                                const config::Config& config, bool scales_loss,
                                                Beginning beginning, std::function<void()> owns) {
   std::unique_ptr<StepLog> log(
-      new StepLog(run, config, scales_loss, std::move(beginning), std::move(owns)));
+      new StepLog(run, config, scales_loss, std::move(beginning), std::move(owns),
+                  session.state_uuid()));
   log->watched_ = WatchedOf(config, session, scales_loss);
   log->tensors_ = log->watched_.elements.size();
   log->trained_ = Trained(session.layout().model);
@@ -171,6 +172,16 @@ zero::StepFigures StepLog::Watched(const zero::StepFigures& all) const {
   return figures;
 }
 
+void StepLog::AfterLoss(const zero::Session& session, const std::optional<double>& loss) {
+  if (!loss) return;
+  last_loss_is_finite_ = std::isfinite(*loss);
+  NoteDoubt(session);
+}
+
+void StepLog::NoteDoubt(const zero::Session& session) {
+  doubt_.Note(session.life().Doubted(last_loss_is_finite_));
+}
+
 void StepLog::AfterStep(const zero::Session& session, const zero::StepOutcome& outcome,
                         const StepLosses& losses, double lr, double loss_scale) {
   row_.reset();
@@ -228,8 +239,10 @@ void StepLog::Sync() {
   if (synced_.ok() && curves_) synced_ = curves_->Sync();
 }
 
-void StepLog::AfterCommit(uint64_t step, const Status& made) {
+void StepLog::AfterCommit(const zero::Session& session, const Status& made) {
+  const uint64_t step = session.state().step;
   if (made.ok()) {
+    NoteDoubt(session);  // a step that was dropped meanwhile may have reported its loss
     if (!synced_.ok()) Say(synced_.error().message);
     return;
   }

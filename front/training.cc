@@ -200,6 +200,7 @@ Result<zero::StepOutcome> Training::EndStep(std::span<const GroupScalars> groups
   PENSTOCK_TRY(AwaitCopies());   // of weights that were used since: the update changes them,
   PENSTOCK_TRY(FinishCommit());  // as it does the tiles of a commit that was begun since
   Result<zero::StepOutcome> outcome = step_->Finish({}, std::move(end));
+  if (log_ != nullptr) log_->AfterLoss(*session_, losses_.reported);
   if (outcome.ok() && log_ != nullptr) {
     log_->AfterStep(*session_, *outcome, losses_, groups.empty() ? 0 : groups.front().lr,
                     plan_.scales_loss ? life().scale_of_step() : loss_scale);
@@ -220,6 +221,7 @@ Status Training::DropStep() {
   if (!step_) return {};
   PENSTOCK_TRY(AwaitCopies());
   Status dropped = step_->Drop();
+  if (log_ != nullptr) log_->AfterLoss(*session_, losses_.reported);
   CloseStep();
   return dropped;
 }

@@ -57,6 +57,7 @@ class TrainingRun {
   Result<std::string> CopyTo(Training& training, const offload::WholeState& state,
                              const std::string& path);
   Status Note(Training& training);
+  Status RemoveDoubt();
   Status WatchRun(Training& training);
   Status LogSteps(Training& training);
 
@@ -65,6 +66,7 @@ class TrainingRun {
   Identity identity_;
   std::optional<std::string> snapshot_;  ///< the folder from whose commit the training resumes
   std::optional<std::string> continued_;
+  std::string uuid_before_;  ///< of the state that had the newest commit; empty: there is none
   uint64_t watched_ = 0;  ///< HeldRun::writes of the run.json that the training watches
 };
 

@@ -56,14 +56,16 @@ Status Training::FinishCommit() {
   PENSTOCK_TRY(life().failure());
   if (!life().commits().pending()) return {};
   Status made = session_->FinishCommit([this] { return CheckWatched(); });
-  if (log_ != nullptr) log_->AfterCommit(counts().step, made);
+  if (log_ != nullptr) log_->AfterCommit(*session_, made);
   return made;
 }
 
 /// Works also after a failure, as no step has to follow.
 Result<std::optional<uint64_t>> Training::TakeBackDoubtfulCommit() {
   PENSTOCK_TRY(session_->FinishCommit([this] { return CheckWatched(); }));
-  return session_->TakeBackDoubtfulCommit();
+  PENSTOCK_ASSIGN(const std::optional<uint64_t> taken, session_->TakeBackDoubtfulCommit());
+  if (taken && log_ != nullptr) log_->AfterTakeBack(*session_);
+  return taken;
 }
 
 Status Training::Watch(const std::string& folder, const std::vector<std::string>& names) {

@@ -279,6 +279,12 @@ void StepLife::EndCommit(const Status& made) {
   }
 }
 
+std::optional<uint64_t> StepLife::Doubted(bool last_is_finite) const {
+  // A commit of an earlier process is never retracted, even if it is in doubt.
+  const bool doubted = commits_.doubtful() || (untried() && !last_is_finite);
+  return rules_.two_slots && doubted ? commits_.newest() : std::nullopt;
+}
+
 Status StepLife::CheckRetract() const {
   if (!open_) return {};
   return MakeError(ErrorCode::kInvalidArgument,

@@ -161,6 +161,10 @@ class StepLife {
   const CommitLife& commits() const { return commits_; }
   /// Whether the newest commit is doubtful, and the one before would be the newest again.
   bool retractable() const { return commits_.retractable() && rules_.two_slots; }
+  /// Returns the step of the newest commit, if it is to be noted as one in doubt: no loss that its
+  /// weights gave was finite. This process may not have made it. `last_is_finite`: the last loss.
+  /// None with one slot, where no other commit could be resumed.
+  std::optional<uint64_t> Doubted(bool last_is_finite) const;
   Status CheckRetract() const;
   /// Says that the newest commit was taken back, which ends the training. `before_stands`: the one
   /// before can be read. Preconditions: retractable(), and no commit is pending.
