@@ -24,16 +24,26 @@ Result<Plan> PlanOf(const char* config, const char* model, const char* options) 
   return MakePlan(config, model, options);
 }
 
-/// Has the run, if there is one, name the newest commit.
+/// Has the run, if there is one, name the newest commit,
 Status NoteCommit(penstock_engine& engine, Training& training) {
   if (engine.run == nullptr) return {};
   const std::lock_guard lock(engine.run->mutex);
   return engine.run->run->NoteCommit(training);
 }
 
+/// and take the snapshots that it was asked for.
+void AnswerRequests(penstock_engine& engine, Training& training) {
+  if (engine.run == nullptr) return;
+  const std::lock_guard lock(engine.run->mutex);
+  engine.run->run->AnswerRequests(training);
+}
+
 Status FinishCommit(penstock_engine& engine, Training& training) {
+  const bool pending = training.life().commits().pending();
   PENSTOCK_TRY(training.FinishCommit());
-  return NoteCommit(engine, training);
+  PENSTOCK_TRY(NoteCommit(engine, training));
+  if (pending) AnswerRequests(engine, training);
+  return {};
 }
 
 Result<DType> DTypeOf(int dtype) {
@@ -280,6 +290,7 @@ int penstock_end_step(penstock_engine* engine, const penstock_group* groups, uin
     for (uint32_t i = 0; i < count; ++i) scalars.push_back(ScalarsOf(groups[i]));
     PENSTOCK_TRY(FinishCommit(*engine, training));
     PENSTOCK_ASSIGN(const zero::StepOutcome done, training.EndStep(scalars, max_norm, loss_scale));
+    AnswerRequests(*engine, training);
     *outcome = {.step = done.step,
                 .optimizer_steps = training.counts().optimizer_steps,
                 .grad_norm = done.grad_norm,

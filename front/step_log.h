@@ -74,7 +74,8 @@ class StepLog {
   /// Takes why no further step can follow.
   void Failed(uint64_t step, const Error& why);
 
-  /// Lines for the user: findings, and what could not be written.
+  /// Lines for the user: findings, and what could not be done.
+  void Say(const std::string& line);
   size_t notices() const { return notices_.size(); }
   std::vector<std::string> TakeNotices();
 
@@ -104,7 +105,6 @@ class StepLog {
   Status TakeSnapshotsRows() const;
   zero::StepFigures Watched(const zero::StepFigures& all) const;
   void Watch(const zero::Session& session, const train::StepRow& row, double loss_scale);
-  void Say(const std::string& line);
   /// Says why something could not be written, unless it was said of the step before.
   void SayOnce(const Status& written, bool* fails);
   static Moment Now(const zero::Session& session);

@@ -27,6 +27,7 @@
 #include "front/group_scalars.h"
 #include "front/host_home.h"
 #include "front/plan.h"
+#include "front/snapshot_answers.h"
 #include "front/step_log.h"
 #include "front/unit_memory.h"
 #include "offload/layout.h"
@@ -85,6 +86,10 @@ class Training {
   }
   /// Has a log take the steps from now on.
   void Log(std::unique_ptr<StepLog> log) { log_ = std::move(log); }
+  /// Has `answers` take the snapshots that are asked for, at AnswerRequests.
+  void AnswerBy(std::unique_ptr<SnapshotAnswers> answers) { answers_ = std::move(answers); }
+  /// Takes them of the newest commit, which `info` names.
+  void AnswerRequests(const train::RunInfo& info);
   /// The row of the last step; empty if its loss was not reported.
   std::string RowToCommit() const {
     return log_ == nullptr ? std::string() : log_->RowOf(counts().step);
@@ -205,6 +210,7 @@ class Training {
     std::vector<std::byte> record;
   };
   std::optional<ReadTile> read_;
+  std::unique_ptr<SnapshotAnswers> answers_;  ///< none: the training is of no run
   ArrivalRoom room_;
   std::unique_ptr<DeviceCopies> copies_;  ///< made on demand; last: uses the others
 };

@@ -138,6 +138,7 @@ Status TrainingRun::LogSteps(Training& training) {
       StepLog::Open(run_.folder(), training.session(), training.config(), training.scales_loss(),
                     std::move(beginning), [this] { run_.OwnRows(); }));
   training.Log(std::move(log));
+  training.AnswerBy(std::make_unique<SnapshotAnswers>(run_.folder(), training.config().durable));
   return {};
 }
 

@@ -38,6 +38,8 @@ class TrainingRun {
   Status FinishCommit(Training& training);
   /// Has run.json name the newest commit, if there is one; for what has waited for it already.
   Status NoteCommit(Training& training);
+  /// Takes the snapshots that other programs have asked for, if there are any; see SnapshotAnswers.
+  void AnswerRequests(Training& training) { training.AnswerRequests(run_.info()); }
   /// Copies the last commit: to RUN/snapshots if `name` has no slash, else to a path. Returns
   /// where.
   Result<std::string> Snapshot(Training& training, const std::string& name);
