@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "run/observers/watched_run.h"
@@ -59,6 +60,13 @@ bool HasFileOfRows(const std::string& path) {
   return folder.ok() && HasFileOfRows(*folder);
 }
 
+/// 1 if there is no row.
+double LossScaleIn(const std::string& row) {
+  const nlohmann::json json = nlohmann::json::parse(row, nullptr, /*allow_exceptions=*/false);
+  const auto scale = json.is_object() ? json.find("loss_scale") : json.end();
+  return scale != json.end() && scale->is_number() ? scale->get<double>() : 1;
+}
+
 /// Activations are the caller's, and so are schedule and vocabulary.
 train::WatchedRun WatchedOf(const config::Config& config, const zero::Session& session,
                             bool scales_loss) {
@@ -85,7 +93,7 @@ Result<std::unique_ptr<StepLog>> StepLog::Open(const Folder& run, const zero::Se
   KeepOnly(log->trained_, &log->watched_.facts.tensors);
   KeepOnly(log->trained_, &log->watched_.elements);
   PENSTOCK_TRY(log->OpenCurves(config));
-  if (log->MayHaveRows()) log->BeginRows();
+  if (log->MayHaveRows()) log->BeginRows(LossScaleIn(log->beginning_.row));
   log->begin_ = Now(session);
   return log;
 }
@@ -110,8 +118,10 @@ bool StepLog::MayHaveRows() const {
          (beginning_.snapshot && HasFileOfRows(*beginning_.snapshot));
 }
 
-void StepLog::BeginRows() {
+/// A caller that scales its loss is taken to change the scale as steps overflow, as GradScaler does.
+void StepLog::BeginRows(double loss_scale) {
   if (rows_ || off_) return;
+  if (!scales_loss_ && loss_scale != 1) watched_.facts.dynamic_loss_scale = true;
   const Status begun = TryBeginRows();
   if (begun.ok()) return;
   off_ = true;
@@ -183,9 +193,10 @@ void StepLog::NoteDoubt(const zero::Session& session) {
 }
 
 void StepLog::AfterStep(const zero::Session& session, const zero::StepOutcome& outcome,
-                        const StepLosses& losses, double lr, double loss_scale) {
+                        const zero::StepFigures& figures, const StepLosses& losses,
+                        const StepSayings& said) {
   row_.reset();
-  if (losses.reported) BeginRows();
+  if (losses.reported) BeginRows(said.loss_scale);
   const bool has_row = losses.reported && rows_;
   if (!has_row && !curves_) return;
   const std::optional<double> loss = losses.reported ? losses.reported : losses.noted;
@@ -195,15 +206,15 @@ void StepLog::AfterStep(const zero::Session& session, const zero::StepOutcome& o
   row.loss = loss.value_or(0);
   row.has_loss = loss.has_value();
   row.grad_norm = outcome.grad_norm;
-  row.lr = lr;
-  row.loss_scale = scales_loss_ ? outcome.loss_scale : loss_scale;
+  row.lr = said.lr;
+  row.loss_scale = scales_loss_ ? outcome.loss_scale : said.loss_scale;
   row.skipped = outcome.skipped;
   row.samples = outcome.step * batch_;
   row.step_s = std::chrono::duration<double>(now.at - begin_.at).count();
   row.host_peak_bytes = session.host_peak().value;
   row.nvme_read_bytes = now.read_bytes - begin_.read_bytes;
   row.nvme_write_bytes = now.write_bytes - begin_.write_bytes;
-  if (has_row) Watch(session, row, loss_scale);
+  if (has_row) Watch(session, Watched(figures), row, said.loss_scale);
   if (curves_) SayOnce(curves_->Append(row, *row.samples), &curves_fail_);
   if (has_row) {
     const Status written = rows_->Append(row);
@@ -213,8 +224,8 @@ void StepLog::AfterStep(const zero::Session& session, const zero::StepOutcome& o
   begin_ = now;
 }
 
-void StepLog::Watch(const zero::Session& session, const StepRow& row, double loss_scale) {
-  const zero::StepFigures figures = Watched(session.figures());
+void StepLog::Watch(const zero::Session& session, const zero::StepFigures& figures,
+                    const StepRow& row, double loss_scale) {
   train::DoneStep done{.numbers = {.step = row.step,
                                    .loss = row.loss,
                                    .forward_finite = std::isfinite(row.loss),

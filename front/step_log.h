@@ -38,6 +38,12 @@ struct StepLosses {
   std::optional<double> noted;  ///< for curves alone
 };
 
+/// What the caller of a step says of it.
+struct StepSayings {
+  double lr = 0;          ///< of its first group
+  double loss_scale = 1;  ///< of its gradient
+};
+
 class StepLog {
  public:
   /// Where a training begins.
@@ -61,10 +67,10 @@ class StepLog {
   void AfterLoss(const zero::Session& session, const std::optional<double>& loss);
   /// Takes that the newest commit was taken back.
   void AfterTakeBack(const zero::Session& session) { NoteDoubt(session); }
-  /// Takes the step that has just ended, with the learning rate of its first group and the loss
-  /// scale of its gradient.
+  /// Takes the step that has just ended. `figures`: of all tensors; empty if they are not known.
   void AfterStep(const zero::Session& session, const zero::StepOutcome& outcome,
-                 const StepLosses& losses, double lr, double loss_scale);
+                 const zero::StepFigures& figures, const StepLosses& losses,
+                 const StepSayings& said);
   /// The row of the last step, for a commit of that; empty if there is none.
   std::string RowOf(uint64_t step) const;
   /// Makes durable what was written, on the thread that makes a commit.
@@ -100,11 +106,12 @@ class StepLog {
   Status OpenCurves(config::Config config);
   void NoteDoubt(const zero::Session& session);
   bool MayHaveRows() const;
-  void BeginRows();
+  void BeginRows(double loss_scale);
   Status TryBeginRows();
   Status TakeSnapshotsRows() const;
   zero::StepFigures Watched(const zero::StepFigures& all) const;
-  void Watch(const zero::Session& session, const train::StepRow& row, double loss_scale);
+  void Watch(const zero::Session& session, const zero::StepFigures& figures,
+             const train::StepRow& row, double loss_scale);
   /// Says why something could not be written, unless it was said of the step before.
   void SayOnce(const Status& written, bool* fails);
   static Moment Now(const zero::Session& session);

@@ -69,6 +69,9 @@ class Training {
   Result<zero::GradientNorm::Value> Norm();
   Result<zero::StepOutcome> EndStep(std::span<const GroupScalars> groups, double max_norm,
                                     double loss_scale);
+  /// Ends the step as one that is skipped, because the caller has found its gradient not finite.
+  /// `lr`: of its first group, for its row.
+  Result<zero::StepOutcome> SkipStep(double lr, double loss_scale);
   Status DropStep();
   Result<std::optional<uint64_t>> TakeBackDoubtfulCommit();
   Status Drain();
@@ -159,7 +162,10 @@ class Training {
   Status CheckUnfilled(uint32_t unit) const;
   Status CheckUnit(uint32_t unit) const;
   Status CheckTensor(uint32_t unit, uint32_t tensor) const;
-  Status CheckEnd(size_t groups, double max_norm, double loss_scale);
+  Status CheckEnd(double max_norm, double loss_scale);
+  Status CheckGroups(size_t groups) const;
+  void LogStep(const Result<zero::StepOutcome>& outcome, const zero::StepFigures& figures,
+               double lr, double loss_scale);
   Status BeginStep();
   Status BeginUse(uint32_t unit, UseKind kind, bool brings);
   Status BeginGradient(uint32_t unit, uint32_t tensor);
