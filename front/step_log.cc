@@ -84,9 +84,8 @@ train::WatchedRun WatchedOf(const config::Config& config, const zero::Session& s
 Result<std::unique_ptr<StepLog>> StepLog::Open(const Folder& run, const zero::Session& session,
                                                const config::Config& config, bool scales_loss,
                                                Beginning beginning, std::function<void()> owns) {
-  std::unique_ptr<StepLog> log(
-      new StepLog(run, config, scales_loss, std::move(beginning), std::move(owns),
-                  session.state_uuid()));
+  std::unique_ptr<StepLog> log(new StepLog(run, config, scales_loss, std::move(beginning),
+                                           std::move(owns), session.state_uuid()));
   log->watched_ = WatchedOf(config, session, scales_loss);
   log->tensors_ = log->watched_.elements.size();
   log->trained_ = Trained(session.layout().model);
@@ -118,7 +117,8 @@ bool StepLog::MayHaveRows() const {
          (beginning_.snapshot && HasFileOfRows(*beginning_.snapshot));
 }
 
-/// A caller that scales its loss is taken to change the scale as steps overflow, as GradScaler does.
+/// A caller that scales its loss is taken to change the scale as steps overflow, as GradScaler
+/// does.
 void StepLog::BeginRows(double loss_scale) {
   if (rows_ || off_) return;
   if (!scales_loss_ && loss_scale != 1) watched_.facts.dynamic_loss_scale = true;

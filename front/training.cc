@@ -215,8 +215,9 @@ void Training::LogStep(const Result<zero::StepOutcome>& outcome, const zero::Ste
   if (log_ == nullptr) return;
   log_->AfterLoss(*session_, losses_.reported);
   if (!outcome.ok()) return;
-  log_->AfterStep(*session_, *outcome, figures, losses_,
-                  {.lr = lr, .loss_scale = plan_.scales_loss ? life().scale_of_step() : loss_scale});
+  log_->AfterStep(
+      *session_, *outcome, figures, losses_,
+      {.lr = lr, .loss_scale = plan_.scales_loss ? life().scale_of_step() : loss_scale});
 }
 
 Result<zero::StepOutcome> Training::SkipStep(double lr, double loss_scale) {

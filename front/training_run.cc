@@ -119,8 +119,8 @@ Status TrainingRun::WatchRun(Training& training) {
   return {};
 }
 
-/// The commit in doubt is erased, or its state is no longer the run's; or no other is whole, and the
-/// next losses decide on it.
+/// The commit in doubt is erased, or its state is no longer the run's; or no other is whole, and
+/// the next losses decide on it.
 Status TrainingRun::RemoveDoubt() {
   const bool noted = train::DoubtedStep(run_.folder(), uuid_before_).has_value();
   return noted ? train::RemoveDoubt(run_.folder()) : Status();

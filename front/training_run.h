@@ -69,7 +69,7 @@ class TrainingRun {
   std::optional<std::string> snapshot_;  ///< the folder from whose commit the training resumes
   std::optional<std::string> continued_;
   std::string uuid_before_;  ///< of the state that had the newest commit; empty: there is none
-  uint64_t watched_ = 0;  ///< HeldRun::writes of the run.json that the training watches
+  uint64_t watched_ = 0;     ///< HeldRun::writes of the run.json that the training watches
 };
 
 }  // namespace penstock::front

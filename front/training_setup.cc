@@ -78,7 +78,7 @@ Result<std::string> UseCommit(zero::CommittedState& state, const Plan& plan) {
 
 Training::~Training() {
   answers_.reset();  // a copy reads the state
-  copies_.reset();  // which give gradients to the states
+  copies_.reset();   // which give gradients to the states
   const std::optional<ContextScope> scope = Enter();
   step_.reset();
   session_.reset();

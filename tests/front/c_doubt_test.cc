@@ -38,8 +38,8 @@ class CDoubtTest : public ::testing::Test {
   /// The training of a process that is killed behind `then`.
   void Killed(const std::function<void(RowTraining&)>& then) const {
     InKilledProcess([&] {
-      auto* const training = new RowTraining({{"run", run_}, {"nvme_path", {drive_}}}, kHomes[3],
-                                             drive_);
+      auto* const training =
+          new RowTraining({{"run", run_}, {"nvme_path", {drive_}}}, kHomes[3], drive_);
       then(*training);
     });
   }

@@ -72,9 +72,8 @@ TEST_F(CSnapshotRequestsTest, ASnapshotThatFailsIsSaidToTheCallerWhoseTrainingGo
   training.Step(1);
   training.Commit();  // the copy has ended
   EXPECT_EQ(training.Step(1).notices, 1U);
-  EXPECT_THAT(training.Notices(),
-              ElementsAre(AllOf(HasSubstr("snapshot asked failed: "),
-                                HasSubstr("was not made by this run"))));
+  EXPECT_THAT(training.Notices(), ElementsAre(AllOf(HasSubstr("snapshot asked failed: "),
+                                                    HasSubstr("was not made by this run"))));
   EXPECT_FALSE(fs::exists(PathOf("asked")));
 }
 

@@ -172,9 +172,7 @@ std::optional<StepOrder> StepLife::EndStep(const StepDecision& decision) {
   return order_.EndStep();
 }
 
-void StepLife::SkipStep() {
-  CountStep(/*skipped=*/true, std::numeric_limits<double>::infinity());
-}
+void StepLife::SkipStep() { CountStep(/*skipped=*/true, std::numeric_limits<double>::infinity()); }
 
 void StepLife::CountStep(bool skipped, double grad_norm) {
   PENSTOCK_CHECK(open_ && !repeated_ && !commits_.pending());
