@@ -129,7 +129,8 @@ class Step {
   /// ends the training, as do errors of the engine.
   Result<StepOutcome> Finish(const StepNote& note = {}, StepEnd end = {});
   /// Ends the step as one that is skipped, because its caller has found the gradient not finite,
-  /// which need not be complete. It counts, with its loss. Errors: as Finish and Drop.
+  /// which need not be complete. It counts, with its loss. With one rank. Errors: as Finish and
+  /// Drop.
   Result<StepOutcome> Skip();
   /// Ends the step without an update. Errors: kUnavailable if updates have begun with their
   /// gradients, which ends the training.
