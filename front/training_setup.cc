@@ -36,9 +36,11 @@ zero::LifeRules RulesOf(const Plan& plan) {
   return rules;
 }
 
-/// Selects the newest intact commit, which must be of `step`. Errors, before anything is written:
-/// kInvalidArgument if it is of another step; kCorruption if damage is the reason.
-Status UseStep(zero::CommittedState& state, const std::string& path, uint64_t step) {
+/// Selects the newest intact commit, which must be of `step`; one that is in doubt may be left for
+/// the one before. Errors, before anything is written: kInvalidArgument if it is of another step;
+/// kCorruption if damage is the reason.
+Status UseStep(zero::CommittedState& state, const Plan& plan) {
+  const uint64_t step = *plan.continue_step;
   std::string left = state.notice();
   bool damaged = !left.empty();
   for (const offload::CommitName& commit : state.commits()) {
@@ -54,24 +56,29 @@ Status UseStep(zero::CommittedState& state, const std::string& path, uint64_t st
       continue;
     }
     if (commit.step == step) return {};
-    left += fmt::format("{}its newest commit is of step {}", left.empty() ? "" : "; ", commit.step);
-    break;
+    const bool doubted = commit.step == plan.doubted_step;
+    left += fmt::format("{}its newest commit is of step {}{}", left.empty() ? "" : "; ",
+                        commit.step, doubted ? ", which gave no finite loss" : "");
+    if (!doubted) break;
   }
   return MakeError(damaged ? ErrorCode::kCorruption : ErrorCode::kInvalidArgument,
-                   "{}: {}; that of step {} was asked for", path, left, step);
+                   "{}: {}; that of step {} was asked for", plan.continue_from.front(), left, step);
 }
 
 /// Decides from which commit the training resumes. Returns the notice about commits that were left.
 Result<std::string> UseCommit(zero::CommittedState& state, const Plan& plan) {
-  if (!plan.continue_step) return offload::UseWholeCommit(state);
-  PENSTOCK_TRY(UseStep(state, plan.continue_from.front(), *plan.continue_step));
+  if (!plan.continue_step) {
+    return offload::UseWholeCommit(state, offload::kNoProgress, plan.doubted_step);
+  }
+  PENSTOCK_TRY(UseStep(state, plan));
   return std::string();
 }
 
 }  // namespace
 
 Training::~Training() {
-  copies_.reset();  // which give gradients to the states
+  answers_.reset();  // a copy reads the state
+  copies_.reset();   // which give gradients to the states
   const std::optional<ContextScope> scope = Enter();
   step_.reset();
   session_.reset();

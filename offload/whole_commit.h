@@ -45,14 +45,15 @@ struct ChosenCommit {
 Result<ChosenCommit> ChooseCommit(const CommitChoice& choice);
 
 /// The same for a state that this process alone reads (offload::WholeState, zero::CommittedState).
-/// Returns the notice. `progress`: of each commit that is read.
+/// Returns the notice. `progress`: of each commit that is read. `doubted`: see CommitChoice.
 template <typename State>
-Result<std::string> UseWholeCommit(State& state, const CheckProgress& progress = kNoProgress) {
+Result<std::string> UseWholeCommit(State& state, const CheckProgress& progress = kNoProgress,
+                                   std::optional<uint64_t> doubted = {}) {
   PENSTOCK_ASSIGN(ChosenCommit chosen,
                   ChooseCommit({.commits = state.commits(),
                                 .use = [&state](const CommitName& name) { return state.Use(name); },
                                 .damages = [&] { return state.DamagedTiles(progress); },
-                                .doubted = {}}));
+                                .doubted = doubted}));
   return std::move(chosen.notice);
 }
 

@@ -146,6 +146,7 @@ class Engine(torch.nn.Module):
         self.global_steps = self.micro_steps = self.skipped_steps = 0
         self.local_rank, self.global_rank, self.world_size = 0, 0, 1
         self._micro_batches: int = optimizer.describe()["micro_batches"]
+        self._loss: torch.Tensor | None = None  # of the open step
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         return self.module(*inputs, **options)
@@ -183,6 +184,8 @@ class Engine(torch.nn.Module):
 
     def backward(self, loss: torch.Tensor, **options: Any) -> torch.Tensor:
         """Computes gradients of a micro-batch; the loss is divided by their number."""
+        part = loss.detach().double() / self._micro_batches
+        self._loss = part if self._loss is None else self._loss + part
         self.optimizer.backward(loss / self._micro_batches, **options)
         return loss
 
@@ -192,6 +195,7 @@ class Engine(torch.nn.Module):
         self.micro_steps += 1
         if not ends:
             return
+        self._report_loss()
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.global_steps += 1
@@ -202,7 +206,13 @@ class Engine(torch.nn.Module):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops the gradients of the open step."""
+        self._report_loss()
         self.optimizer.zero_grad()
+
+    def _report_loss(self) -> None:
+        loss, self._loss = self._loss, None
+        if loss is not None:
+            self.optimizer.report_loss(loss)
 
     def state_dict(self, *args: Any, **options: Any) -> Any:
         """Returns the module's state_dict, with current weights."""
