@@ -9,7 +9,6 @@
 #include <span>
 #include <utility>
 
-#include "base/mutex.h"
 #include "offload/whole_commit.h"
 #include "run/committed_run.h"
 #include "run/doubted_commit.h"
@@ -294,32 +293,6 @@ Status AnnounceMove(const ResumePoint& from, const RunFolder& folder, const Stat
   return folder.WriteInfo(moving);
 }
 
-Status FillFrom(const ResumePoint& from, zero::Session& session,
-                const std::function<bool()>& stop_requested) {
-  if (!session.layout().model.HasTensorsOf(from.state->model())) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "the commit in {} has other tensors or optimizer states than this program "
-                     "makes of the model; "
-                     "export it with the version that wrote it",
-                     from.info.state->first());
-  }
-  PENSTOCK_ASSIGN(const zero::TileFill fill, zero::FillFromState(session.layout(), *from.state));
-  Mutex asking;
-  const zero::TileFill until_stopped = [&](offload::TileId tile, std::span<std::byte> weight,
-                                           std::span<std::byte> record) -> Status {
-    {
-      MutexLock lock(asking);
-      if (stop_requested()) {
-        return MakeError(ErrorCode::kCancelled,
-                         "interrupted while the state was moved: the run is as it was");
-      }
-    }
-    return fill(tile, weight, record);
-  };
-  PENSTOCK_TRY(session.Fill(until_stopped, from.train));
-  return session.Commit(from.train.run_json);
-}
-
 Status ReplaceState(ResumePoint& from, const RunFolder& folder, RunInfo info) {
   const RunInfo& before = from.current();
   info.leftovers = before.leftovers;
@@ -337,12 +310,6 @@ Status ReplaceState(ResumePoint& from, const RunFolder& folder, RunInfo info) {
   info.rows_from.reset();
   from.state.reset();
   return CompleteMove(&info, from.train.step, folder, runs, from.notify);
-}
-
-Status MoveState(ResumePoint& from, zero::Session& session, const RunFolder& folder, RunInfo info,
-                 const std::function<bool()>& stop_requested) {
-  PENSTOCK_TRY(FillFrom(from, session, stop_requested));
-  return ReplaceState(from, folder, std::move(info));
 }
 
 Status NoteChanges(const ResumePoint& from, const RunInfo& now, const RunFolder& folder) {
