@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/files.h"
 #include "offload/state_names.h"
 #include "offload/uuid.h"
 #include "offload/whole_state.h"
@@ -167,7 +168,7 @@ Result<std::string> TrainingRun::Snapshot(Training& training, const std::string&
 
 Result<std::string> TrainingRun::CopyTo(Training& training, const offload::WholeState& state,
                                         const std::string& path) {
-  PENSTOCK_ASSIGN(const std::string target, train::CanonicalPath(path));
+  PENSTOCK_ASSIGN(const std::string target, CanonicalPath(path));
   run_.NoteCopying(target);
   Result<std::string> copied =
       train::CopyRun(run_.folder(), run_.info(), state, target,

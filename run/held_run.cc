@@ -180,21 +180,6 @@ void RemoveOlderFolder(const std::string& path) {
 
 }  // namespace
 
-Result<std::string> CanonicalPath(const std::string& path) {
-  if (path.empty() || path.find('\0') != std::string::npos) {
-    return MakeError(ErrorCode::kInvalidArgument, "\"{}\" is no path", path);
-  }
-  std::error_code error;
-  const fs::path absolute = fs::absolute(path, error);
-  if (error) return ErrnoError(error.value(), "looking at " + path);
-  fs::path canonical = fs::weakly_canonical(absolute, error);
-  if (error) return ErrnoError(error.value(), "looking at " + path);
-  if (!canonical.has_filename() && canonical.has_relative_path()) {
-    canonical = canonical.parent_path();
-  }
-  return canonical.string();
-}
-
 Result<HeldRun> HeldRun::Open(const RunRequest& request) {
   RunRequest asked = request;
   PENSTOCK_ASSIGN(asked.nvme_paths, FoldersOnDrives(request.nvme_paths, request.folder));
