@@ -170,12 +170,13 @@ Result<std::string> TrainingRun::CopyTo(Training& training, const offload::Whole
                                         const std::string& path) {
   PENSTOCK_ASSIGN(const std::string target, CanonicalPath(path));
   run_.NoteCopying(target);
-  Result<std::string> copied =
-      train::CopyRun(run_.folder(), run_.info(), state, target,
+  const Status copied =
+      train::CopyRun({run_.folder(), run_.info(), state}, target,
                      [this](const std::string& notice) { run_.AddNotice(notice); });
   run_.NoteCopying(std::nullopt);
   if (run_.writes() != watched_) PENSTOCK_TRY(WatchRun(training));
-  return copied;
+  PENSTOCK_TRY(copied);
+  return target;
 }
 
 std::string TrainingRun::Describe() {

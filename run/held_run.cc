@@ -151,12 +151,6 @@ class MadeFolders {
   std::vector<std::string> paths_;
 };
 
-/// Whether all files of a state lie in a folder.
-bool LiesIn(const StateFiles& state, const std::string& folder) {
-  return std::ranges::all_of(
-      state.all(), [&](const std::string& path) { return SplitPath(path).first == folder; });
-}
-
 /// Whether a folder for states is one of a drive's: the drive's path, or one in it that the package
 /// made for a run.
 bool IsOn(const std::string& folder, const std::string& drive) {
