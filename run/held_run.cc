@@ -336,11 +336,8 @@ Status HeldRun::Announce(const StateFiles& state) {
 Status HeldRun::NoteCommit(const StateFiles& state) {
   if (!unsure_ && !unnoted_ && info_.state && info_.state->uuid == state.uuid) return {};
   RunInfo info = info_;
-  std::erase_if(info.leftovers, [&](const StateFiles& left) { return left.uuid == state.uuid; });
-  if (info.state && info.state->uuid != state.uuid && !is_copy_) {
-    info.leftovers.push_back(*info.state);
-  }
   info.state = state;
+  TakeLeftovers(info_, folder_, is_copy_, &info);
   info.place = path();
   unnoted_ = state;
   PENSTOCK_TRY(Write(std::move(info)));
@@ -376,8 +373,7 @@ bool HeldRun::MayBeAway(const StateFiles& state) const {
 Status HeldRun::RemoveLeftovers() {
   if (info_.leftovers.empty() || unsure_ || !StateIsThere()) return {};
   RunInfo info = info_;
-  std::erase_if(info.leftovers, [&](const StateFiles& state) {
-    if (info.state && info.state->uuid == state.uuid) return true;
+  const auto remove = [this](const StateFiles& state) {
     if (MayBeAway(state)) {
       notices_.push_back(fmt::format(
           "{} is not there: an earlier process ended before it made that file, or its drive is not "
@@ -392,7 +388,8 @@ Status HeldRun::RemoveLeftovers() {
     if (!RemoveState(state, places_, notify)) return false;
     RemoveOlderFolder(SplitPath(state.first()).first);
     return true;
-  });
+  };
+  train::RemoveLeftovers(remove, &info);
   if (info.leftovers.size() == info_.leftovers.size()) return {};
   return Write(std::move(info));
 }
