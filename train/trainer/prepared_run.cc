@@ -131,10 +131,22 @@ Result<MetricsWriter> OpenRows(const StartPlan& plan) {
   return folder.ResumeRows(from.train.step, from.row, LogNotice);
 }
 
+/// What follows the steps: rows, and CSV files if there are any.
+struct Lines {
+  std::optional<MetricsWriter> rows;
+  std::optional<CsvMonitor> monitor;
+};
+
+Result<Lines> OpenLines(const StartPlan& plan) {
+  Lines lines;
+  PENSTOCK_ASSIGN(lines.rows, OpenRows(plan));
+  PENSTOCK_ASSIGN(lines.monitor, OpenMonitor(plan));
+  return lines;
+}
+
 /// Of a run whose last step is committed, only its row and its lines may be missing.
 Status CloseDone(const StartPlan& plan) {
-  PENSTOCK_TRY(OpenRows(plan).status());
-  PENSTOCK_TRY(OpenMonitor(plan).status());
+  PENSTOCK_TRY(OpenLines(plan).status());
   const RunFolder& folder = *plan.folder;
   LogNotice(fmt::format("step {} of {} is committed already: nothing is left to do",
                         plan.from->train.step, folder.path()));
@@ -251,23 +263,17 @@ Result<std::optional<PreparedRun>> CarryOut(StartPlan plan, Ranks& ranks) {
     PENSTOCK_TRY(ranks.Agree(plan.folder ? CloseDone(plan) : Status()));
     return std::optional<PreparedRun>();
   }
+  const Beginning& begun = plan.beginning;
   PENSTOCK_ASSIGN(const StatePlan state,
-                  plan.resumes() ? PlanStateAfter(*plan.from, plan.job, plan.beginning.run,
-                                                  plan.beginning.state, ranks)
-                                 : BeginRun(plan, ranks));
+                  plan.resumes()
+                      ? PlanStateAfter(*plan.from, plan.job, begun.run, begun.state, ranks)
+                      : BeginRun(plan, ranks));
   RunInfo info = plan.Info(state.files);
   PENSTOCK_TRY(ranks.Agree(Announce(plan, info, state)));
-  PENSTOCK_ASSIGN(Machine machine, CreateMachine(plan.options, plan.job, state, ranks,
-                                                 plan.beginning.session_number));
+  PENSTOCK_ASSIGN(Machine machine,
+                  CreateMachine(plan.options, plan.job, state, ranks, begun.session_number));
   PENSTOCK_TRY(Fill(plan, info, state.adopt, machine, *interrupt, ranks));
-  std::optional<MetricsWriter> rows;
-  std::optional<CsvMonitor> monitor;
-  const auto open_lines = [&]() -> Status {
-    PENSTOCK_ASSIGN(rows, OpenRows(plan));
-    PENSTOCK_ASSIGN(monitor, OpenMonitor(plan));
-    return {};
-  };
-  PENSTOCK_TRY(ranks.Agree(plan.folder ? open_lines() : Status()));
+  PENSTOCK_ASSIGN(Lines lines, ranks.Agree(plan.folder ? OpenLines(plan) : Lines()));
   const bool has_commit = plan.resumes();
   std::string identity = plan.Identity(machine.operators->arithmetic());
   PreparedRun run{.folder = std::move(plan.folder),
@@ -277,8 +283,8 @@ Result<std::optional<PreparedRun>> CarryOut(StartPlan plan, Ranks& ranks) {
                   .info = std::move(info),
                   .has_commit = has_commit,
                   .machine = std::move(machine),
-                  .rows = std::move(rows),
-                  .monitor = std::move(monitor),
+                  .rows = std::move(lines.rows),
+                  .monitor = std::move(lines.monitor),
                   .identity = std::move(identity),
                   .consumed_samples = plan.consumed_samples,
                   .keeps_consumed_samples = plan.keeps_consumed_samples};
