@@ -175,7 +175,7 @@ Result<std::string> TrainingRun::CopyTo(Training& training, const offload::Whole
                      [this](const std::string& notice) { run_.AddNotice(notice); });
   run_.NoteCopying(std::nullopt);
   if (run_.writes() != watched_) PENSTOCK_TRY(WatchRun(training));
-  PENSTOCK_TRY(copied);
+  if (!copied.ok()) return copied.error();
   return target;
 }
 

@@ -22,7 +22,7 @@
 
 namespace penstock::offload {
 
-/// The only commit that may be used, for a caller that has others' parts of it.
+/// The only commit that may be used, where a caller keeps other parts of that step itself.
 struct WantedCommit {
   uint64_t step = 0;
   std::string path;    ///< names the state in messages
@@ -57,13 +57,13 @@ Result<ChosenCommit> ChooseCommit(const CommitChoice& choice);
 /// Returns the notice. `progress`: of each commit that is read.
 template <typename State>
 Result<std::string> UseWholeCommit(State& state, const CheckProgress& progress = kNoProgress,
-                                   std::optional<WantedCommit> wanted = {}) {
+                                   const std::optional<WantedCommit>& wanted = {}) {
   PENSTOCK_ASSIGN(ChosenCommit chosen,
                   ChooseCommit({.commits = state.commits(),
                                 .use = [&state](const CommitName& name) { return state.Use(name); },
                                 .damages = [&] { return state.DamagedTiles(progress); },
                                 .doubted = {},
-                                .wanted = std::move(wanted)}));
+                                .wanted = wanted}));
   return std::move(chosen.notice);
 }
 
