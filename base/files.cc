@@ -95,6 +95,21 @@ Result<std::string> AbsolutePath(const std::string& path) {
   return gone;
 }
 
+Result<std::string> CanonicalPath(const std::string& path) {
+  if (path.empty() || path.find('\0') != std::string::npos) {
+    return MakeError(ErrorCode::kInvalidArgument, "\"{}\" is no path", path);
+  }
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  if (error) return ErrnoError(error.value(), "looking at " + path);
+  std::filesystem::path canonical = std::filesystem::weakly_canonical(absolute, error);
+  if (error) return ErrnoError(error.value(), "looking at " + path);
+  if (!canonical.has_filename() && canonical.has_relative_path()) {
+    canonical = canonical.parent_path();
+  }
+  return canonical.string();
+}
+
 Result<std::string> ReadTextFile(const std::string& path, Bytes limit) {
   PENSTOCK_ASSIGN(const InputFile file, InputFile::Open(path));
   return ReadText(file.fd(), path, limit);

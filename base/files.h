@@ -52,6 +52,9 @@ class InputFile {
 /// Returns the absolute path. Errors: kNotFound if the path is relative and the working folder is
 /// gone.
 Result<std::string> AbsolutePath(const std::string& path);
+/// Returns a path absolute and without links; it need not exist. Errors: kInvalidArgument for what
+/// is no path; of looking at it.
+Result<std::string> CanonicalPath(const std::string& path);
 
 /// Returns the text of a regular file. Errors: those of InputFile; kInvalidArgument for more than
 /// `limit` bytes.
