@@ -54,4 +54,24 @@ void Forget(penstock_engine& engine) {
   Open().engines.erase(&engine);
 }
 
+Status NoteCommit(penstock_engine& engine) {
+  if (engine.run == nullptr) return {};
+  const std::lock_guard lock(engine.run->mutex);
+  return engine.run->run->NoteCommit(*engine.training);
+}
+
+void AnswerRequests(penstock_engine& engine) {
+  if (engine.run == nullptr) return;
+  const std::lock_guard lock(engine.run->mutex);
+  engine.run->run->AnswerRequests(*engine.training);
+}
+
+Status FinishCommit(penstock_engine& engine) {
+  const bool pending = engine.training->life().commits().pending();
+  PENSTOCK_TRY(engine.training->FinishCommit());
+  PENSTOCK_TRY(NoteCommit(engine));
+  if (pending) AnswerRequests(engine);
+  return {};
+}
+
 }  // namespace penstock::front

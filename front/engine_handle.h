@@ -28,4 +28,12 @@ namespace penstock::front {
 void CloseAtExit(penstock_engine& engine);
 void Forget(penstock_engine& engine);
 
+// With the engine's mutex held; for an engine of no run, there is nothing to name or to answer.
+/// Has the run name the newest commit.
+Status NoteCommit(penstock_engine& engine);
+/// Takes the snapshots that the run was asked for.
+void AnswerRequests(penstock_engine& engine);
+/// Waits for the commit that was begun, if any, and does both.
+Status FinishCommit(penstock_engine& engine);
+
 }  // namespace penstock::front

@@ -24,16 +24,15 @@ Result<Plan> PlanOf(const char* config, const char* model, const char* options) 
   return MakePlan(config, model, options);
 }
 
-/// Has the run, if there is one, name the newest commit.
-Status NoteCommit(penstock_engine& engine, Training& training) {
-  if (engine.run == nullptr) return {};
-  const std::lock_guard lock(engine.run->mutex);
-  return engine.run->run->NoteCommit(training);
-}
-
-Status FinishCommit(penstock_engine& engine, Training& training) {
-  PENSTOCK_TRY(training.FinishCommit());
-  return NoteCommit(engine, training);
+/// Tells the caller what became of a step that has ended.
+void GiveOutcome(penstock_engine& engine, Training& training, const zero::StepOutcome& done,
+                 penstock_outcome* outcome) {
+  AnswerRequests(engine);
+  *outcome = {.step = done.step,
+              .optimizer_steps = training.counts().optimizer_steps,
+              .grad_norm = done.grad_norm,
+              .skipped = done.skipped ? 1 : 0,
+              .notices = static_cast<uint32_t>(training.step_notices())};
 }
 
 Result<DType> DTypeOf(int dtype) {
@@ -263,7 +262,7 @@ int penstock_norm(penstock_engine* engine, double* norm, int* finite) {
   return With(engine, [&](Training& training) -> Status {
     if (norm == nullptr || finite == nullptr) return Missing("a place of the norm");
     PENSTOCK_ASSIGN(const zero::GradientNorm::Value value, training.Norm());
-    PENSTOCK_TRY(NoteCommit(*engine, training));  // Norm has waited for it
+    PENSTOCK_TRY(NoteCommit(*engine));  // Norm has waited for it
     *norm = value.norm;
     *finite = value.finite ? 1 : 0;
     return {};
@@ -278,13 +277,20 @@ int penstock_end_step(penstock_engine* engine, const penstock_group* groups, uin
     }
     std::vector<GroupScalars> scalars;
     for (uint32_t i = 0; i < count; ++i) scalars.push_back(ScalarsOf(groups[i]));
-    PENSTOCK_TRY(FinishCommit(*engine, training));
+    PENSTOCK_TRY(FinishCommit(*engine));
     PENSTOCK_ASSIGN(const zero::StepOutcome done, training.EndStep(scalars, max_norm, loss_scale));
-    *outcome = {.step = done.step,
-                .optimizer_steps = training.counts().optimizer_steps,
-                .grad_norm = done.grad_norm,
-                .skipped = done.skipped ? 1 : 0,
-                .notices = static_cast<uint32_t>(training.step_notices())};
+    GiveOutcome(*engine, training, done, outcome);
+    return {};
+  });
+}
+
+int penstock_skip_step(penstock_engine* engine, double lr, double loss_scale,
+                       penstock_outcome* outcome) {
+  return With(engine, [&](Training& training) -> Status {
+    if (outcome == nullptr) return Missing("the place of the outcome");
+    PENSTOCK_TRY(FinishCommit(*engine));
+    PENSTOCK_ASSIGN(const zero::StepOutcome done, training.SkipStep(lr, loss_scale));
+    GiveOutcome(*engine, training, done, outcome);
     return {};
   });
 }
@@ -307,14 +313,14 @@ int penstock_begin_commit(penstock_engine* engine, const char* json) {
 }
 
 int penstock_finish_commit(penstock_engine* engine) {
-  return With(engine, [&](Training& training) { return FinishCommit(*engine, training); });
+  return With(engine, [&](Training& /*training*/) { return FinishCommit(*engine); });
 }
 
 int penstock_take_back_commit(penstock_engine* engine, int* taken_back, uint64_t* step) {
   return With(engine, [&](Training& training) -> Status {
     if (taken_back == nullptr || step == nullptr) return Missing("the place of the answer");
     PENSTOCK_ASSIGN(const std::optional<uint64_t> taken, training.TakeBackDoubtfulCommit());
-    PENSTOCK_TRY(NoteCommit(*engine, training));
+    PENSTOCK_TRY(NoteCommit(*engine));
     *taken_back = taken ? 1 : 0;
     *step = taken.value_or(0);
     return {};
@@ -346,7 +352,7 @@ int penstock_copy_commit(penstock_engine* engine, const char* const* paths, uint
       targets.emplace_back(paths[i]);
     }
     PENSTOCK_TRY(training.CopyCommit(targets));
-    return NoteCommit(*engine, training);
+    return NoteCommit(*engine);
   });
 }
 

@@ -53,7 +53,7 @@ extern "C" {
 #endif
 
 /* Changes whenever a function or a structure of this header changes. */
-#define PENSTOCK_ABI 6
+#define PENSTOCK_ABI 7
 
 typedef struct penstock_engine penstock_engine;
 /* The folder of one training, open and locked (docs/run_format.md). */
@@ -237,6 +237,12 @@ PENSTOCK_API int penstock_norm(penstock_engine* engine, double* norm, int* finit
 PENSTOCK_API int penstock_end_step(penstock_engine* engine, const penstock_group* groups,
                                    uint32_t count, double max_norm, double loss_scale,
                                    penstock_outcome* outcome);
+/* Ends the step as one that is skipped, because the caller has found a gradient not finite, as a
+ * scaler of losses does: it counts, has a row, and changes nothing. Gradients need not be given.
+ * `lr`: of the first group, and `loss_scale`, as penstock_end_step takes it, are for the row. The
+ * outcome's grad_norm is infinite. */
+PENSTOCK_API int penstock_skip_step(penstock_engine* engine, double lr, double loss_scale,
+                                    penstock_outcome* outcome);
 /* Drops the gradients and the order of the step that is under way, if any: nothing changed. */
 PENSTOCK_API int penstock_drop_step(penstock_engine* engine);
 /* Waits until all updates are written. */

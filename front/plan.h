@@ -55,6 +55,7 @@ struct Plan {
   }
   std::vector<std::string> continue_from;
   std::optional<uint64_t> continue_step;  ///< the only commit that may be resumed
+  std::optional<uint64_t> doubted_step;   ///< of a commit that is resumed only if no other can be
   bool in_new_files = false;              ///< resumes in new files, not in those that it reads
   /// Called with the commit to resume, before anything is written. May be empty.
   std::function<Status(const zero::CommittedState& commit)> check_commit;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "run/observers/watched_run.h"
@@ -59,6 +60,13 @@ bool HasFileOfRows(const std::string& path) {
   return folder.ok() && HasFileOfRows(*folder);
 }
 
+/// 1 if there is no row.
+double LossScaleIn(const std::string& row) {
+  const nlohmann::json json = nlohmann::json::parse(row, nullptr, /*allow_exceptions=*/false);
+  const auto scale = json.is_object() ? json.find("loss_scale") : json.end();
+  return scale != json.end() && scale->is_number() ? scale->get<double>() : 1;
+}
+
 /// Activations are the caller's, and so are schedule and vocabulary.
 train::WatchedRun WatchedOf(const config::Config& config, const zero::Session& session,
                             bool scales_loss) {
@@ -76,15 +84,15 @@ train::WatchedRun WatchedOf(const config::Config& config, const zero::Session& s
 Result<std::unique_ptr<StepLog>> StepLog::Open(const Folder& run, const zero::Session& session,
                                                const config::Config& config, bool scales_loss,
                                                Beginning beginning, std::function<void()> owns) {
-  std::unique_ptr<StepLog> log(
-      new StepLog(run, config, scales_loss, std::move(beginning), std::move(owns)));
+  std::unique_ptr<StepLog> log(new StepLog(run, config, scales_loss, std::move(beginning),
+                                           std::move(owns), session.state_uuid()));
   log->watched_ = WatchedOf(config, session, scales_loss);
   log->tensors_ = log->watched_.elements.size();
   log->trained_ = Trained(session.layout().model);
   KeepOnly(log->trained_, &log->watched_.facts.tensors);
   KeepOnly(log->trained_, &log->watched_.elements);
   PENSTOCK_TRY(log->OpenCurves(config));
-  if (log->MayHaveRows()) log->BeginRows();
+  if (log->MayHaveRows()) log->BeginRows(LossScaleIn(log->beginning_.row));
   log->begin_ = Now(session);
   return log;
 }
@@ -109,8 +117,11 @@ bool StepLog::MayHaveRows() const {
          (beginning_.snapshot && HasFileOfRows(*beginning_.snapshot));
 }
 
-void StepLog::BeginRows() {
+/// A caller that scales its loss is taken to change the scale as steps overflow, as GradScaler
+/// does.
+void StepLog::BeginRows(double loss_scale) {
   if (rows_ || off_) return;
+  if (!scales_loss_ && loss_scale != 1) watched_.facts.dynamic_loss_scale = true;
   const Status begun = TryBeginRows();
   if (begun.ok()) return;
   off_ = true;
@@ -171,10 +182,21 @@ zero::StepFigures StepLog::Watched(const zero::StepFigures& all) const {
   return figures;
 }
 
+void StepLog::AfterLoss(const zero::Session& session, const std::optional<double>& loss) {
+  if (!loss) return;
+  last_loss_is_finite_ = std::isfinite(*loss);
+  NoteDoubt(session);
+}
+
+void StepLog::NoteDoubt(const zero::Session& session) {
+  doubt_.Note(session.life().Doubted(last_loss_is_finite_));
+}
+
 void StepLog::AfterStep(const zero::Session& session, const zero::StepOutcome& outcome,
-                        const StepLosses& losses, double lr, double loss_scale) {
+                        const zero::StepFigures& figures, const StepLosses& losses,
+                        const StepSayings& said) {
   row_.reset();
-  if (losses.reported) BeginRows();
+  if (losses.reported) BeginRows(said.loss_scale);
   const bool has_row = losses.reported && rows_;
   if (!has_row && !curves_) return;
   const std::optional<double> loss = losses.reported ? losses.reported : losses.noted;
@@ -184,15 +206,15 @@ void StepLog::AfterStep(const zero::Session& session, const zero::StepOutcome& o
   row.loss = loss.value_or(0);
   row.has_loss = loss.has_value();
   row.grad_norm = outcome.grad_norm;
-  row.lr = lr;
-  row.loss_scale = scales_loss_ ? outcome.loss_scale : loss_scale;
+  row.lr = said.lr;
+  row.loss_scale = scales_loss_ ? outcome.loss_scale : said.loss_scale;
   row.skipped = outcome.skipped;
   row.samples = outcome.step * batch_;
   row.step_s = std::chrono::duration<double>(now.at - begin_.at).count();
   row.host_peak_bytes = session.host_peak().value;
   row.nvme_read_bytes = now.read_bytes - begin_.read_bytes;
   row.nvme_write_bytes = now.write_bytes - begin_.write_bytes;
-  if (has_row) Watch(session, row, loss_scale);
+  if (has_row) Watch(session, Watched(figures), row, said.loss_scale);
   if (curves_) SayOnce(curves_->Append(row, *row.samples), &curves_fail_);
   if (has_row) {
     const Status written = rows_->Append(row);
@@ -202,8 +224,8 @@ void StepLog::AfterStep(const zero::Session& session, const zero::StepOutcome& o
   begin_ = now;
 }
 
-void StepLog::Watch(const zero::Session& session, const StepRow& row, double loss_scale) {
-  const zero::StepFigures figures = Watched(session.figures());
+void StepLog::Watch(const zero::Session& session, const zero::StepFigures& figures,
+                    const StepRow& row, double loss_scale) {
   train::DoneStep done{.numbers = {.step = row.step,
                                    .loss = row.loss,
                                    .forward_finite = std::isfinite(row.loss),
@@ -228,8 +250,10 @@ void StepLog::Sync() {
   if (synced_.ok() && curves_) synced_ = curves_->Sync();
 }
 
-void StepLog::AfterCommit(uint64_t step, const Status& made) {
+void StepLog::AfterCommit(const zero::Session& session, const Status& made) {
+  const uint64_t step = session.state().step;
   if (made.ok()) {
+    NoteDoubt(session);  // a step that was dropped meanwhile may have reported its loss
     if (!synced_.ok()) Say(synced_.error().message);
     return;
   }

@@ -1,8 +1,8 @@
 // What a run says of the steps of a training whose caller computes: rows, findings about their
-// numbers, and curves (docs/pytorch_runs.md, "Rows").
+// numbers, which commit is in doubt, and curves (docs/pytorch_runs.md, "Rows").
 //
-// Files, detectors and their order are those of `penstock train` (run/rows, run/observers). Rows
-// and findings are written if the steps report their loss; curves if the configuration has
+// Files, detectors and their order are those of `penstock train` (run/rows, run/observers). Rows,
+// findings and doubts are written if the steps report their loss; curves if the configuration has
 // csv_monitor. Without both, a step costs nothing here. A row is written when its step ends.
 //
 // No file ends a training: what cannot be written is a notice. Threads: one at a time; Sync also
@@ -22,6 +22,7 @@
 #include "base/folder.h"
 #include "base/result.h"
 #include "config/config.h"
+#include "run/observers/doubt_notes.h"
 #include "run/observers/run_watch.h"
 #include "run/rows/csv_monitor.h"
 #include "run/rows/metrics_file.h"
@@ -35,6 +36,12 @@ namespace penstock::front {
 struct StepLosses {
   std::optional<double> reported;
   std::optional<double> noted;  ///< for curves alone
+};
+
+/// What the caller of a step says of it.
+struct StepSayings {
+  double lr = 0;          ///< of its first group
+  double loss_scale = 1;  ///< of its gradient
 };
 
 class StepLog {
@@ -55,20 +62,26 @@ class StepLog {
                                                const config::Config& config, bool scales_loss,
                                                Beginning beginning, std::function<void()> owns);
 
-  /// Takes the step that has just ended, with the learning rate of its first group and the loss
-  /// scale of its gradient.
+  /// Takes the loss that a step reported which has ended, was dropped or has failed; before
+  /// AfterStep, as a killed process can note nothing.
+  void AfterLoss(const zero::Session& session, const std::optional<double>& loss);
+  /// Takes that the newest commit was taken back.
+  void AfterTakeBack(const zero::Session& session) { NoteDoubt(session); }
+  /// Takes the step that has just ended. `figures`: of all tensors; empty if they are not known.
   void AfterStep(const zero::Session& session, const zero::StepOutcome& outcome,
-                 const StepLosses& losses, double lr, double loss_scale);
+                 const zero::StepFigures& figures, const StepLosses& losses,
+                 const StepSayings& said);
   /// The row of the last step, for a commit of that; empty if there is none.
   std::string RowOf(uint64_t step) const;
   /// Makes durable what was written, on the thread that makes a commit.
   void Sync();
   /// Takes whether the commit that Sync was for was made.
-  void AfterCommit(uint64_t step, const Status& made);
+  void AfterCommit(const zero::Session& session, const Status& made);
   /// Takes why no further step can follow.
   void Failed(uint64_t step, const Error& why);
 
-  /// Lines for the user: findings, and what could not be written.
+  /// Lines for the user: findings, and what could not be done.
+  void Say(const std::string& line);
   size_t notices() const { return notices_.size(); }
   std::vector<std::string> TakeNotices();
 
@@ -83,20 +96,22 @@ class StepLog {
   };
 
   StepLog(const Folder& run, const config::Config& config, bool scales_loss, Beginning beginning,
-          std::function<void()> owns)
+          std::function<void()> owns, const std::string& state_uuid)
       : run_(run),
         batch_(config.train_batch_size),
         scales_loss_(scales_loss),
         beginning_(std::move(beginning)),
-        owns_(std::move(owns)) {}
+        owns_(std::move(owns)),
+        doubt_(run, state_uuid, [this](const std::string& line) { Say(line); }) {}
   Status OpenCurves(config::Config config);
+  void NoteDoubt(const zero::Session& session);
   bool MayHaveRows() const;
-  void BeginRows();
+  void BeginRows(double loss_scale);
   Status TryBeginRows();
   Status TakeSnapshotsRows() const;
   zero::StepFigures Watched(const zero::StepFigures& all) const;
-  void Watch(const zero::Session& session, const train::StepRow& row, double loss_scale);
-  void Say(const std::string& line);
+  void Watch(const zero::Session& session, const zero::StepFigures& figures,
+             const train::StepRow& row, double loss_scale);
   /// Says why something could not be written, unless it was said of the step before.
   void SayOnce(const Status& written, bool* fails);
   static Moment Now(const zero::Session& session);
@@ -112,6 +127,8 @@ class StepLog {
   std::optional<train::CsvMonitor> curves_;
   std::optional<train::MetricsWriter> rows_;
   std::unique_ptr<train::RunWatch> watch_;
+  train::DoubtNotes doubt_;
+  bool last_loss_is_finite_ = true;
   bool off_ = false;  ///< rows cannot be written
   bool rows_fail_ = false;
   bool curves_fail_ = false;

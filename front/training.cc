@@ -148,7 +148,7 @@ Status Training::ReportLoss(double loss) {
   return {};
 }
 
-Status Training::CheckEnd(size_t groups, double max_norm, double loss_scale) {
+Status Training::CheckGroups(size_t groups) const {
   const auto trained = static_cast<size_t>(
       std::ranges::count(plan_.engine.model.groups, false, &zero::GroupSpec::frozen));
   if (groups != trained) {
@@ -157,6 +157,10 @@ Status Training::CheckEnd(size_t groups, double max_norm, double loss_scale) {
                      "that are trained; give one for each",
                      groups, trained);
   }
+  return {};
+}
+
+Status Training::CheckEnd(double max_norm, double loss_scale) {
   const bool scaled = loss_scale > 0 && std::isfinite(loss_scale);
   if (!(max_norm >= 0) || (!plan_.scales_loss && !scaled)) {
     return MakeError(ErrorCode::kInvalidArgument,
@@ -191,7 +195,8 @@ Result<std::vector<zero::GroupSpec>> Training::GroupsOf(
 Result<zero::StepOutcome> Training::EndStep(std::span<const GroupScalars> groups, double max_norm,
                                             double loss_scale) {
   PENSTOCK_TRY(CheckReady());
-  PENSTOCK_TRY(CheckEnd(groups.size(), max_norm, loss_scale));
+  PENSTOCK_TRY(CheckGroups(groups.size()));
+  PENSTOCK_TRY(CheckEnd(max_norm, loss_scale));
   zero::StepEnd end;
   if (!plan_.scales_loss) end.scalars.loss_scale = loss_scale;
   if (max_norm > 0) end.scalars.gradient_clipping = max_norm;
@@ -200,10 +205,31 @@ Result<zero::StepOutcome> Training::EndStep(std::span<const GroupScalars> groups
   PENSTOCK_TRY(AwaitCopies());   // of weights that were used since: the update changes them,
   PENSTOCK_TRY(FinishCommit());  // as it does the tiles of a commit that was begun since
   Result<zero::StepOutcome> outcome = step_->Finish({}, std::move(end));
-  if (outcome.ok() && log_ != nullptr) {
-    log_->AfterStep(*session_, *outcome, losses_, groups.empty() ? 0 : groups.front().lr,
-                    plan_.scales_loss ? life().scale_of_step() : loss_scale);
-  }
+  LogStep(outcome, session_->figures(), groups.empty() ? 0 : groups.front().lr, loss_scale);
+  CloseStep();
+  return outcome;
+}
+
+void Training::LogStep(const Result<zero::StepOutcome>& outcome, const zero::StepFigures& figures,
+                       double lr, double loss_scale) {
+  if (log_ == nullptr) return;
+  log_->AfterLoss(*session_, losses_.reported);
+  if (!outcome.ok()) return;
+  log_->AfterStep(
+      *session_, *outcome, figures, losses_,
+      {.lr = lr, .loss_scale = plan_.scales_loss ? life().scale_of_step() : loss_scale});
+}
+
+Result<zero::StepOutcome> Training::SkipStep(double lr, double loss_scale) {
+  PENSTOCK_TRY(CheckReady());
+  PENSTOCK_TRY(CheckEnd(/*max_norm=*/0, loss_scale));
+  PENSTOCK_TRY(BeginStep());
+  PENSTOCK_TRY(AwaitCopies());
+  PENSTOCK_TRY(FinishCommit());
+  Result<zero::StepOutcome> outcome = step_->Skip();
+  // A step that reports no loss yet is still open.
+  if (!outcome.ok() && outcome.error().code == ErrorCode::kInvalidArgument) return outcome;
+  LogStep(outcome, /*figures=*/{}, lr, loss_scale);
   CloseStep();
   return outcome;
 }
@@ -220,6 +246,7 @@ Status Training::DropStep() {
   if (!step_) return {};
   PENSTOCK_TRY(AwaitCopies());
   Status dropped = step_->Drop();
+  if (log_ != nullptr) log_->AfterLoss(*session_, losses_.reported);
   CloseStep();
   return dropped;
 }

@@ -27,6 +27,7 @@
 #include "front/group_scalars.h"
 #include "front/host_home.h"
 #include "front/plan.h"
+#include "front/snapshot_answers.h"
 #include "front/step_log.h"
 #include "front/unit_memory.h"
 #include "offload/layout.h"
@@ -68,6 +69,9 @@ class Training {
   Result<zero::GradientNorm::Value> Norm();
   Result<zero::StepOutcome> EndStep(std::span<const GroupScalars> groups, double max_norm,
                                     double loss_scale);
+  /// Ends the step as one that is skipped, because the caller has found its gradient not finite.
+  /// `lr`: of its first group, for its row.
+  Result<zero::StepOutcome> SkipStep(double lr, double loss_scale);
   Status DropStep();
   Result<std::optional<uint64_t>> TakeBackDoubtfulCommit();
   Status Drain();
@@ -85,6 +89,10 @@ class Training {
   }
   /// Has a log take the steps from now on.
   void Log(std::unique_ptr<StepLog> log) { log_ = std::move(log); }
+  /// Has `answers` take the snapshots that are asked for, at AnswerRequests.
+  void AnswerBy(std::unique_ptr<SnapshotAnswers> answers) { answers_ = std::move(answers); }
+  /// Takes them of the newest commit, which `info` names.
+  void AnswerRequests(const train::RunInfo& info);
   /// The row of the last step; empty if its loss was not reported.
   std::string RowToCommit() const {
     return log_ == nullptr ? std::string() : log_->RowOf(counts().step);
@@ -154,7 +162,10 @@ class Training {
   Status CheckUnfilled(uint32_t unit) const;
   Status CheckUnit(uint32_t unit) const;
   Status CheckTensor(uint32_t unit, uint32_t tensor) const;
-  Status CheckEnd(size_t groups, double max_norm, double loss_scale);
+  Status CheckEnd(double max_norm, double loss_scale);
+  Status CheckGroups(size_t groups) const;
+  void LogStep(const Result<zero::StepOutcome>& outcome, const zero::StepFigures& figures,
+               double lr, double loss_scale);
   Status BeginStep();
   Status BeginUse(uint32_t unit, UseKind kind, bool brings);
   Status BeginGradient(uint32_t unit, uint32_t tensor);
@@ -205,6 +216,7 @@ class Training {
     std::vector<std::byte> record;
   };
   std::optional<ReadTile> read_;
+  std::unique_ptr<SnapshotAnswers> answers_;  ///< none: the training is of no run
   ArrivalRoom room_;
   std::unique_ptr<DeviceCopies> copies_;  ///< made on demand; last: uses the others
 };

@@ -8,6 +8,7 @@
 #include "offload/whole_state.h"
 #include "run/commit_rows.h"
 #include "run/committed_run.h"
+#include "run/doubted_commit.h"
 #include "run/leftovers.h"
 #include "run/rows/csv_monitor.h"
 #include "run/run_copy.h"
@@ -57,6 +58,8 @@ Result<Plan> TrainingRun::PlanOf(const std::string& config, const std::string& m
   // Before anything is made.
   if (!from) PENSTOCK_TRY(train::CsvMonitor::CheckFree(plan.engine.config));
   plan.in_new_files = !in_place;
+  uuid_before_ = run_.info().state ? run_.info().state->uuid : std::string();
+  if (!own.snapshot) plan.doubted_step = train::DoubtedStep(run_.folder(), uuid_before_);
   plan.check_commit = [this, uuid = from ? from->uuid : std::string()](
                           const zero::CommittedState& commit) { return CheckCommit(commit, uuid); };
   plan.place_new_files = [this](zero::EngineOptions& engine) { return PlaceNewFiles(engine); };
@@ -99,6 +102,7 @@ Result<std::unique_ptr<Training>> TrainingRun::Create(const std::string& config,
   Status made = training.status();
   if (made.ok()) made = WatchRun(**training);
   if (made.ok() && continued_) made = Note(**training);
+  if (made.ok()) made = RemoveDoubt();
   if (made.ok()) made = LogSteps(**training);
   if (!made.ok()) {
     if (training.ok()) training->reset();  // its files have to be closed to be removed
@@ -116,6 +120,13 @@ Status TrainingRun::WatchRun(Training& training) {
   return {};
 }
 
+/// The commit in doubt is erased, or its state is no longer the run's; or no other is whole, and
+/// the next losses decide on it.
+Status TrainingRun::RemoveDoubt() {
+  const bool noted = train::DoubtedStep(run_.folder(), uuid_before_).has_value();
+  return noted ? train::RemoveDoubt(run_.folder()) : Status();
+}
+
 /// Has the folder hold what the steps come to.
 Status TrainingRun::LogSteps(Training& training) {
   StepLog::Beginning beginning{.step = training.counts().step, .snapshot = snapshot_};
@@ -128,6 +139,7 @@ Status TrainingRun::LogSteps(Training& training) {
       StepLog::Open(run_.folder(), training.session(), training.config(), training.scales_loss(),
                     std::move(beginning), [this] { run_.OwnRows(); }));
   training.Log(std::move(log));
+  training.AnswerBy(std::make_unique<SnapshotAnswers>(run_.folder(), training.config().durable));
   return {};
 }
 

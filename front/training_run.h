@@ -38,6 +38,8 @@ class TrainingRun {
   Status FinishCommit(Training& training);
   /// Has run.json name the newest commit, if there is one; for what has waited for it already.
   Status NoteCommit(Training& training);
+  /// Takes the snapshots that other programs have asked for, if there are any; see SnapshotAnswers.
+  void AnswerRequests(Training& training) { training.AnswerRequests(run_.info()); }
   /// Copies the last commit: to RUN/snapshots if `name` has no slash, else to a path. Returns
   /// where.
   Result<std::string> Snapshot(Training& training, const std::string& name);
@@ -57,6 +59,7 @@ class TrainingRun {
   Result<std::string> CopyTo(Training& training, const offload::WholeState& state,
                              const std::string& path);
   Status Note(Training& training);
+  Status RemoveDoubt();
   Status WatchRun(Training& training);
   Status LogSteps(Training& training);
 
@@ -65,7 +68,8 @@ class TrainingRun {
   Identity identity_;
   std::optional<std::string> snapshot_;  ///< the folder from whose commit the training resumes
   std::optional<std::string> continued_;
-  uint64_t watched_ = 0;  ///< HeldRun::writes of the run.json that the training watches
+  std::string uuid_before_;  ///< of the state that had the newest commit; empty: there is none
+  uint64_t watched_ = 0;     ///< HeldRun::writes of the run.json that the training watches
 };
 
 }  // namespace penstock::front

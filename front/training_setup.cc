@@ -39,8 +39,10 @@ zero::LifeRules RulesOf(const Plan& plan) {
 /// Decides from which commit the training resumes, before anything is written. Returns the notice
 /// about commits that were left, of which a caller that named one has no need.
 Result<std::string> UseCommit(zero::CommittedState& state, const Plan& plan) {
-  if (!plan.continue_step) return offload::UseWholeCommit(state);
-  PENSTOCK_TRY(offload::UseWholeCommit(state, offload::kNoProgress,
+  if (!plan.continue_step) {
+    return offload::UseWholeCommit(state, offload::kNoProgress, plan.doubted_step);
+  }
+  PENSTOCK_TRY(offload::UseWholeCommit(state, offload::kNoProgress, plan.doubted_step,
                                        offload::WantedCommit{.step = *plan.continue_step,
                                                              .path = plan.continue_from.front(),
                                                              .notice = state.notice()})
@@ -51,7 +53,8 @@ Result<std::string> UseCommit(zero::CommittedState& state, const Plan& plan) {
 }  // namespace
 
 Training::~Training() {
-  copies_.reset();  // which give gradients to the states
+  answers_.reset();  // a copy reads the state
+  copies_.reset();   // which give gradients to the states
   const std::optional<ContextScope> scope = Enter();
   step_.reset();
   session_.reset();

@@ -45,6 +45,7 @@ Status Training::BeginCommit(std::string json, std::string caller_file) {
   }
   if (caller_file.empty()) PENSTOCK_TRY(CheckNamesNoFile(json));
   PENSTOCK_TRY(FinishCommit());
+  if (answers_ != nullptr) answers_->Release();
   const auto before_commit = [this]() -> Status {
     if (log_ != nullptr) log_->Sync();
     return {};
@@ -56,14 +57,24 @@ Status Training::FinishCommit() {
   PENSTOCK_TRY(life().failure());
   if (!life().commits().pending()) return {};
   Status made = session_->FinishCommit([this] { return CheckWatched(); });
-  if (log_ != nullptr) log_->AfterCommit(counts().step, made);
+  if (log_ != nullptr) log_->AfterCommit(*session_, made);
   return made;
 }
 
 /// Works also after a failure, as no step has to follow.
 Result<std::optional<uint64_t>> Training::TakeBackDoubtfulCommit() {
   PENSTOCK_TRY(session_->FinishCommit([this] { return CheckWatched(); }));
-  return session_->TakeBackDoubtfulCommit();
+  if (answers_ != nullptr) answers_->Release();
+  PENSTOCK_ASSIGN(const std::optional<uint64_t> taken, session_->TakeBackDoubtfulCommit());
+  if (taken && log_ != nullptr) log_->AfterTakeBack(*session_);
+  return taken;
+}
+
+void Training::AnswerRequests(const train::RunInfo& info) {
+  if (answers_ == nullptr) return;
+  answers_->Answer(info, *session_);
+  if (log_ == nullptr) return;
+  for (const std::string& line : answers_->TakeNotices()) log_->Say(line);
 }
 
 Status Training::Watch(const std::string& folder, const std::vector<std::string>& names) {
@@ -86,6 +97,7 @@ Status Training::CheckWatched() const {
 Result<offload::WholeState> Training::OpenCommit() {
   PENSTOCK_TRY(CheckReady());
   PENSTOCK_TRY(FinishCommit());
+  if (answers_ != nullptr) answers_->Release();
   const std::vector<std::string>& from = states().state_paths();
   const std::optional<uint64_t> committed = life().commits().newest();
   if (!committed) {

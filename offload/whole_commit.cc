@@ -42,10 +42,12 @@ std::string NoticeOf(const CommitChoice& choice, const CommitName& chosen,
 Result<ChosenCommit> ChooseCommit(const CommitChoice& choice) {
   PENSTOCK_CHECK(!choice.commits.empty());
   std::vector<CommitName> order = choice.commits;
-  // A commit in doubt comes last. (Clang 14 refuses the algorithm of std::ranges.)
-  std::stable_partition(order.begin(), order.end(),
-                        [&](const CommitName& commit) { return commit.step != choice.doubted; });
   const std::optional<WantedCommit>& wanted = choice.wanted;
+  // A commit in doubt comes last. (Clang 14 refuses the algorithm of std::ranges.)
+  if (!wanted) {
+    std::stable_partition(order.begin(), order.end(),
+                          [&](const CommitName& commit) { return commit.step != choice.doubted; });
+  }
   std::vector<std::string> left;
   if (wanted && !wanted->notice.empty()) left.push_back(wanted->notice);
   bool damaged = !left.empty();
@@ -57,9 +59,12 @@ Result<ChosenCommit> ChooseCommit(const CommitChoice& choice) {
       return ChosenCommit{.name = commit, .notice = NoticeOf(choice, commit, left)};
     }
     damaged = damaged || !damages.empty();
-    left.push_back(damages.empty() ? fmt::format("its newest commit is of step {}", commit.step)
-                                   : DamageText(commit, damages));
-    if (wanted && (damages.empty() || may_be_used)) break;
+    const bool doubted = commit.step == choice.doubted;
+    left.push_back(damages.empty()
+                       ? fmt::format("its newest commit is of step {}{}", commit.step,
+                                     doubted ? ", which gave no finite loss" : "")
+                       : DamageText(commit, damages));
+    if (wanted && (may_be_used || (damages.empty() && !doubted))) break;
   }
   if (wanted) {
     return MakeError(damaged ? ErrorCode::kCorruption : ErrorCode::kInvalidArgument,

@@ -38,7 +38,8 @@ struct CommitChoice {
   /// The step of a commit after which a run saw a loss that was not finite: it counts only if no
   /// other one is whole.
   std::optional<uint64_t> doubted;
-  std::optional<WantedCommit> wanted = {};  ///< it has to be the newest that is whole
+  /// It has to be the newest that is whole, or the one before one that is doubted.
+  std::optional<WantedCommit> wanted = {};
 };
 
 /// The choice that was made.
@@ -54,15 +55,17 @@ struct ChosenCommit {
 Result<ChosenCommit> ChooseCommit(const CommitChoice& choice);
 
 /// The same for a state that this process alone reads (offload::WholeState, zero::CommittedState).
-/// Returns the notice. `progress`: of each commit that is read.
+/// Returns the notice. `progress`: of each commit that is read. `doubted`, `wanted`: see
+/// CommitChoice.
 template <typename State>
 Result<std::string> UseWholeCommit(State& state, const CheckProgress& progress = kNoProgress,
+                                   std::optional<uint64_t> doubted = {},
                                    const std::optional<WantedCommit>& wanted = {}) {
   PENSTOCK_ASSIGN(ChosenCommit chosen,
                   ChooseCommit({.commits = state.commits(),
                                 .use = [&state](const CommitName& name) { return state.Use(name); },
                                 .damages = [&] { return state.DamagedTiles(progress); },
-                                .doubted = {},
+                                .doubted = doubted,
                                 .wanted = wanted}));
   return std::move(chosen.notice);
 }

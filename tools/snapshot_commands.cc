@@ -37,11 +37,21 @@ Result<WholeState> OpenToCopy(const RunInfo& info, const std::string& run) {
   return state;
 }
 
+/// A caller's steps may be far apart, so that somebody may wonder whether anything happens.
+void SayWhoIsAsked(const RunInfo& info, const std::string& path) {
+  if (info.kind == RunKind::kTrain) return;
+  LogNotice(fmt::format(
+      "asking the program that trains {}, which answers at the end of its next step; interrupt to "
+      "withdraw the request",
+      path));
+}
+
 /// Asks the process that trains the run, and waits for its answer, or until the run can be had:
 /// then its lock.
-Result<std::optional<RunLock>> AskTrainer(const Folder& run, const std::string& run_uuid,
+Result<std::optional<RunLock>> AskTrainer(const Folder& run, const RunInfo& info,
                                           const std::string& name) {
-  PENSTOCK_ASSIGN(const SnapshotRequest request, SnapshotRequest::Make(run, run_uuid, name));
+  PENSTOCK_ASSIGN(const SnapshotRequest request, SnapshotRequest::Make(run, info.run_uuid, name));
+  SayWhoIsAsked(info, run.path());
   const Interrupt interrupt("penstock: withdrawing the request; interrupt again to quit at once");
   while (!request.answered()) {
     Result<RunLock> lock = RunLock::TryTake(run);
@@ -132,11 +142,7 @@ Result<std::string> RunSnapshot(const std::string& path, const std::string& name
   if (free.ok()) {
     lock = *std::move(free);
   } else if (free.error().code == ErrorCode::kUnavailable) {
-    PENSTOCK_TRY(CheckIsOfTrain(info, path,
-                                fmt::format("the program that trains it takes snapshots while it "
-                                            "runs: call snapshot(\"{}\") there",
-                                            name)));
-    PENSTOCK_ASSIGN(lock, AskTrainer(run, info.run_uuid, name));
+    PENSTOCK_ASSIGN(lock, AskTrainer(run, info, name));
   } else {
     return free.error();
   }

@@ -15,7 +15,7 @@ from typing import Any, Iterable, Mapping, NamedTuple, Optional, Sequence
 
 from penstock.errors import error_of
 
-ABI = 6
+ABI = 7
 
 _log = logging.getLogger("penstock")
 
@@ -156,6 +156,10 @@ def library() -> ctypes.CDLL:
                 c.c_double,
                 c.POINTER(_Outcome),
             ],
+        ),
+        "penstock_skip_step": (
+            c.c_int,
+            [c.c_void_p, c.c_double, c.c_double, c.POINTER(_Outcome)],
         ),
         "penstock_drop_step": (c.c_int, [c.c_void_p]),
         "penstock_drain": (c.c_int, [c.c_void_p]),
@@ -389,6 +393,15 @@ class Engine:
                 self._handle, array, len(groups), max_norm, loss_scale, ctypes.byref(outcome)
             )
         )
+        return self._ended(outcome)
+
+    def skip_step(self, lr: float, loss_scale: float) -> Outcome:
+        """Ends the step as one whose gradient the caller has found not finite."""
+        outcome = _Outcome()
+        check(self._c.penstock_skip_step(self._handle, lr, loss_scale, ctypes.byref(outcome)))
+        return self._ended(outcome)
+
+    def _ended(self, outcome: _Outcome) -> Outcome:
         if outcome.notices:
             for line in _text(self._c.penstock_step_notices, self._handle):
                 _log.warning("penstock: %s", line)

@@ -14,7 +14,7 @@ from penstock import _library, _rules, _state
 from penstock._commits import Commits, Ending
 from penstock._files import snapshot_of
 from penstock._hooks import Hooks
-from penstock._losses import Losses
+from penstock._losses import Losses, is_in_doubt
 from penstock._named_commit import NamedCommit, said_of
 from penstock._opening import Opened, Opening
 from penstock._rows import Rows
@@ -145,7 +145,9 @@ class ModuleOptimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops the gradients of the step under way, if there are any."""
         if self._made and self._runtime.has_gradients:
-            self._runtime.drop_step()
+            loss = self._losses.mean()
+            self._losses.clear()
+            self._runtime.drop_step(loss)
             self._max_norm = 0.0
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -179,6 +181,11 @@ class ModuleOptimizer(torch.optim.Optimizer):
         super().add_param_group(param_group)
 
     # Commits.
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether no loss since the last commit was finite, so that :meth:`commit` is refused."""
+        return is_in_doubt(self._runtime.engine.describe())
 
     def _sections(self) -> dict[str, Any]:
         return {

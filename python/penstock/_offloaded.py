@@ -166,20 +166,19 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             self._losses.report(loss)
         reported = self._losses.mean()
         loss_scale, found_inf = loss_scale_of(self)
-        if found_inf:
-            self._made().skip_step(reported)
-            self._losses.clear()
-            self.skipped = True
-            return computed
         training = self._made()
         self.rows.note(computed)
         loss_of_row = self.rows.loss(reported, training.engine)
-        outcome = training.step(self.max_norm, loss_scale, reported)
+        outcome = (
+            training.skip_step(loss_scale, reported)
+            if found_inf
+            else training.step(self.max_norm, loss_scale, reported)
+        )
         self._losses.clear()
         if outcome is None:
             return computed
         self.grad_norm, self.skipped = outcome.grad_norm, outcome.skipped
-        if outcome.skipped:
+        if outcome.skipped and not found_inf:  # a scaler knows
             warnings.warn(
                 f"penstock: {not_finite(reported, outcome)}; nothing was updated",
                 stacklevel=3,

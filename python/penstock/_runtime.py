@@ -379,12 +379,14 @@ class Runtime:
                 unit.forget()
         outdate(self.units)
 
-    def drop_step(self) -> None:
-        """Drops gradients and recorded uses of the open step."""
+    def drop_step(self, loss: float | None = None) -> None:
+        """Drops gradients and recorded uses of the open step, whose loss counts nevertheless."""
         with self.lock:
             for parameter in self._pending:
                 parameter.grad = None
             if self._open:
+                if loss is not None:
+                    self.engine.report_loss(loss)
                 self.engine.drop_step()
             for unit in self.units:
                 unit.told = False

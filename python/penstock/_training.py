@@ -9,7 +9,7 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -199,25 +199,19 @@ class Training:
             gradients = self._gradients()
             if gradients is None:
                 return None
-            self.commits.begin_due()
-            outcome = self._end_step(gradients, max_norm, loss_scale, loss)
-            self.commits.note_loss(loss)
-            self._take_soon()
-            return outcome
+            groups = [_rules.scalars(self.param_groups[g.number]) for g in self.partition.groups]
+            return self._end_step(
+                gradients, loss, lambda: self.engine.end_step(groups, max_norm, loss_scale)
+            )
 
-    def skip_step(self, loss: float | None = None) -> None:
-        """Counts a step whose gradients a scaler has found not finite."""
+    def skip_step(self, loss_scale: float, loss: float | None) -> _library.Outcome:
+        """Ends a step whose gradients a scaler has found not finite."""
         with self.guard():
-            self.commits.begin_due()
-            if loss is not None:
-                self.commits.finish()
-                self.commits.open_step = True
-                self.engine.report_loss(loss)
-                self.commits.close_step()
-            self.calls += 1
-            self._take_soon()
+            lr = float(self.param_groups[0]["lr"])
+            return self._end_step((), loss, lambda: self.engine.skip_step(lr, loss_scale))
 
-    def _take_soon(self) -> None:
+    def _note_end(self, loss: float | None) -> None:
+        self.commits.note_loss(loss)
         every = self.options.commit_every_steps
         if every > 0 and self.calls % every == 0:
             self.commits.take_soon()
@@ -225,12 +219,10 @@ class Training:
     def _end_step(
         self,
         gradients: Sequence[tuple[Entry, torch.Tensor | None]],
-        max_norm: float,
-        loss_scale: float,
         loss: float | None,
+        end: Callable[[], _library.Outcome],
     ) -> _library.Outcome:
-        numbers = [group.number for group in self.partition.groups]
-        groups = [_rules.scalars(self.param_groups[number]) for number in numbers]
+        self.commits.begin_due()
         self.commits.open_step = True
         try:
             if loss is not None:
@@ -242,14 +234,15 @@ class Training:
             self.commits.finish()
             self._calls_then = self.calls + 1
             self._ending = True
-            outcome = self.engine.end_step(groups, max_norm, loss_scale)
+            outcome = end()
             self._settle()
-            return outcome
         except BaseException:
             with contextlib.suppress(PenstockError):
                 self._settle()
                 self.commits.close_step()
             raise
+        self._note_end(loss)
+        return outcome
 
     def _settle(self) -> None:
         """Notes a step that has ended, and brings the weights that no hook brings.

@@ -25,10 +25,10 @@ class DoubtNotes final : public StepObserver {
   Status AfterStep(DoneStep& step) override;
   void Failing(const Error& why, const std::optional<uint64_t>& doubted_commit) override;
   void AtEnd(const TrainingEnd& end) override { Note(end.doubted_commit); }
-
- private:
+  /// Takes the step of the commit that is in doubt now, if one is.
   void Note(const std::optional<uint64_t>& doubted);
 
+ private:
   const Folder& run_;
   const std::string state_uuid_;
   const Notify notify_;

@@ -4,13 +4,16 @@
 
 OPTIONS is a JSON object: "run", "nvme_path" and "kind" are those of penstock_open_run; "steps" are
 made, each with a commit, whose text has "caller" bytes more, and then each of "snapshots" is taken.
-Each reports its loss, unless "losses" is false. "end" says what comes then:
+Each reports its loss, unless "losses" is false. "durable" is that of the configuration. "end" says
+what comes then:
   "close"     everything is closed
   "uncommitted"  one more step, without a commit, and the process ends as if it were killed
   "unnamed"   one more step and its commit, and the process ends as if it were killed before it had
               run.json name the commit
   "not finite"  two more steps whose loss is NaN, an attempt to begin another, and all is closed
   "wait"      the run stays open until the standard input ends
+  "asks"      for each line of the standard input: "step" and "not finite" make a step, "commit"
+              commits; a line is written when that is done
 Writes the path of the run when that point is reached. Standard library only.
 """
 import array
@@ -78,6 +81,7 @@ class Training:
                                   {key: value for key, value in asked.items() if value is not None})
         self.folder = library.text("penstock_describe_run", self.run)["folder"]
         drives = options.get("nvme_path", [])
+        self.durable = options.get("durable", True)
         self.engine = library.handle("penstock_create_in", self.run, self.config(drives),
                                      self.model(), {"identity": {"kind": self.kind, **IDENTITY}})
         self.steps = library.text("penstock_describe", self.engine)["step"]
@@ -91,7 +95,7 @@ class Training:
             homes["offload_param"] = home
         return {"train_micro_batch_size_per_gpu": 1,
                 "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
-                "zero_optimization": {"stage": 3, **homes}}
+                "zero_optimization": {"stage": 3, **homes}, "penstock": {"durable": self.durable}}
 
     @staticmethod
     def model():
@@ -171,6 +175,13 @@ def main():
         os._exit(0)
     if end == "wait":
         sys.stdin.read()
+    if end == "asks":
+        for line in sys.stdin:
+            if line == "commit\n":
+                training.commit()
+            else:
+                training.step(float("nan") if line == "not finite\n" else 1.0)
+            print("done", flush=True)
     training.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import glob
 import json
 import math
 import os
@@ -228,6 +229,59 @@ class DeepSpeed(OptimizerTest):
         with self.assertRaisesRegex(penstock.InvalidArgumentError, "written"):
             with deepspeed.zero.GatheredParameters(weight, modifier_rank=0):
                 pass
+
+    def rows(self) -> list[dict[str, Any]]:
+        [path] = glob.glob(f"{self.folder}/penstock-*/metrics.jsonl")
+        with open(path) as file:
+            return [json.loads(line) for line in file]
+
+    def test_rows_have_the_mean_loss_of_the_micro_batches(self) -> None:
+        engine = self.engine(tower())
+        losses = self.train(engine, torch.Generator().manual_seed(1), 2)
+        means = [(losses[i] + losses[i + 1]) / 2 for i in (0, 2)]
+        self.assertEqual([row["loss"] for row in self.rows()], means)
+
+    def test_a_step_has_the_sum_of_what_was_computed_backward_however_often(self) -> None:
+        engine = self.engine(tower())
+        generator = torch.Generator().manual_seed(1)
+        losses = [loss_of(engine, generator) for _ in range(2)]
+        for loss in losses:  # both in the first micro-batch
+            engine.backward(loss)
+        engine.step()
+        engine.step()
+        self.assertEqual(
+            [row["loss"] for row in self.rows()], [sum(loss.item() for loss in losses) / 2]
+        )
+
+    def test_gradients_that_are_dropped_take_their_losses_with_them(self) -> None:
+        engine = self.engine(tower())
+        engine.backward(loss_of(engine, torch.Generator().manual_seed(3)))
+        engine.zero_grad()
+        losses = self.train(engine, torch.Generator().manual_seed(1), 1)
+        self.assertEqual([row["loss"] for row in self.rows()], [sum(losses) / 2])
+
+    def test_two_losses_that_are_not_finite_end_the_training_behind_its_last_good_commit(
+        self,
+    ) -> None:
+        engine = self.engine(tower(), config=self.config(gradient_accumulation_steps=1))
+        generator = torch.Generator().manual_seed(1)
+        for tag in ("one", "two"):
+            self.train(engine, generator, 1)
+            engine.save_checkpoint(self.folder, tag)
+        for skipped in (1, 2):
+            engine.backward(loss_of(engine, generator) * math.nan)
+            with self.assertWarnsRegex(UserWarning, "was skipped: the loss of step"):
+                engine.step()
+            self.assertEqual(engine.skipped_steps, skipped)
+        with self.assertRaisesRegex(penstock.NumericError, "no loss after the commit of step 2"):
+            engine.save_checkpoint(self.folder, "three")
+        with self.assertRaisesRegex(penstock.NumericError, "losses of 2 steps in a row"):
+            loss_of(engine, generator)
+        with self.assertLogs("penstock", "WARNING"):
+            engine.destroy()
+        again = self.engine(tower(), config=self.config(gradient_accumulation_steps=1))
+        again.load_checkpoint(self.folder, "two")
+        self.assertEqual(again.optimizer.steps, 2)
 
     def test_arguments_name_the_configuration(self) -> None:
         path = os.path.join(self.folder, "ds.json")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import glob
 import json
+import math
 import os
 import shutil
 import unittest
 from typing import Any
+from unittest import mock
 
 import hf_support as support
 import penstock
@@ -108,6 +111,65 @@ class Level2(TrainerTest):
         support.quiet(plain).train()
         for mine, other in zip(losses, support.losses(plain)):
             self.assertAlmostEqual(mine, other, delta=2e-4 * other)  # logs have four decimals
+
+    def test_rows_have_the_losses_that_the_steps_trained_on(self) -> None:
+        for by_items in (True, False):  # how the Trainer takes the mean over micro-batches
+            with self.subTest(by_items=by_items):
+                trainer = self.trainer("rows", gradient_accumulation_steps=4, max_steps=4)
+                trainer.model_accepts_loss_kwargs = by_items
+                trainer.train()
+                rows = self.rows()
+                trainer.close()
+                self.assertEqual([row["step"] for row in rows], [1, 2, 3, 4])
+                for row, logged in zip(rows, support.losses(trainer)):  # of 4 or 2 micro-batches
+                    self.assertAlmostEqual(row["loss"], logged, places=5)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Returns the rows of the newest run."""
+        found = glob.glob(f"{self.nvme}/penstock-*/metrics.jsonl")
+        with open(max(found, key=os.path.getmtime)) as file:
+            return [json.loads(line) for line in file]
+
+    def test_one_loss_that_is_not_finite_skips_its_step_and_two_end_the_training(self) -> None:
+        saving = {"save_strategy": "steps", "save_steps": 2, "max_steps": 10}
+        losses, weights = self.train("whole", **saving)
+
+        class Poisoned(Trainer):
+            bad: tuple[int, ...] = ()
+
+            def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+                loss = super().compute_loss(*args, **kwargs)
+                return loss * math.nan if self.state.global_step + 1 in self.bad else loss
+
+        for bad in ((5,), (5, 6)):
+            name = f"{len(bad)} bad"
+            with self.subTest(name):
+                with mock.patch(f"{__name__}.Trainer", Poisoned):
+                    trainer = self.trainer(name, **saving)
+                trainer.bad = bad
+                if len(bad) == 1:
+                    with self.assertWarnsRegex(UserWarning, "step 5 was skipped: the loss"):
+                        trainer.train()
+                    self.assertEqual([row["skipped"] for row in self.rows()].count(True), 1)
+                    trainer.close()
+                    continue
+                with (
+                    self.assertWarnsRegex(
+                        UserWarning, "checkpoint 6 is not saved, because no loss"
+                    ),
+                    self.assertRaisesRegex(
+                        penstock.NumericError, "^step 6: the losses of 2 steps in a row .*$"
+                    ),
+                ):
+                    trainer.train()
+                with self.assertLogs("penstock", "WARNING") as logged:
+                    trainer.close()
+                self.assertIn("after the commit of step 4 was finite", logged.output[-1])
+                self.assertNotIn("checkpoint-6", os.listdir(self.output(name)))
+                checkpoint = self.output(name) + "/checkpoint-4"
+                resumed, after = self.train(name, resume=checkpoint, **saving)
+                self.assertEqual(resumed[4:], losses[4:])
+                self.assert_same_weights(after, weights)
 
     def test_saved_models_have_real_weights(self) -> None:
         for model in ("gpt2", "lora"):

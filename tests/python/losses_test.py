@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
+import multiprocessing
 import os
+import signal
 import unittest
 import warnings
 from typing import Any
@@ -14,6 +16,17 @@ import penstock
 import torch
 from optimizer_support import OptimizerTest
 from penstock.errors import InvalidArgumentError, NumericError
+
+
+def _killed_in_doubt(folder: str, level: int) -> None:
+    test = LossesTest()
+    test.folder = folder
+    model, optimizer = test.training(level)
+    for _ in range(2):
+        test.step(model, optimizer)
+        optimizer.commit()
+    test.step(model, optimizer, math.nan)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 class LossesTest(OptimizerTest):
@@ -59,6 +72,22 @@ class LossesTest(OptimizerTest):
                     optimizer.close()
                 self.assertIn("commit of step 2", "".join(logged.output))
                 _, optimizer = self.training(level)
+                self.assertEqual(optimizer.steps, 1)
+
+    def test_a_process_that_is_killed_in_doubt_is_followed_by_one_that_begins_before(self) -> None:
+        for level in self.LEVELS:
+            with self.subTest(level=level):
+                process = multiprocessing.get_context("spawn").Process(
+                    target=_killed_in_doubt, args=(self.folder, level)
+                )
+                process.start()
+                process.join()
+                self.assertEqual(process.exitcode, -signal.SIGKILL)
+                with self.assertLogs("penstock", "WARNING") as logged:
+                    _, optimizer = self.training(level)
+                [line] = logged.output
+                self.assertIn("the commit of step 2 gave no finite loss", line)
+                self.assertIn("the commit of step 1 is whole and is used", line)
                 self.assertEqual(optimizer.steps, 1)
 
     def test_a_finite_loss_after_one_that_is_not_lets_the_training_go_on(self) -> None:

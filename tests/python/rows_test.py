@@ -54,6 +54,29 @@ class RowsTest(OptimizerTest):
         with open(path, encoding="utf-8") as file:
             return [json.loads(line) for line in file]
 
+    def test_a_step_that_a_scaler_skips_has_a_row_with_its_loss_scale(self) -> None:
+        model, optimizer = self.training(1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        for number in range(4):
+            loss = model(torch.ones(2, 8)).square().sum()
+            scaler.scale(loss).backward()
+            if number in (0, 2):
+                next(model.parameters()).grad[0, 0] = math.inf
+            if number == 2:
+                scaler.unscale_(optimizer)
+            scaler.step(optimizer, loss=loss)
+            scaler.update()
+            optimizer.zero_grad()
+        self.assertEqual(optimizer.steps, 4)
+        rows = self.lines(1)
+        self.assertEqual([row["step"] for row in rows], [1, 2, 3, 4])
+        self.assertEqual([row["samples"] for row in rows], [1, 2, 3, 4])
+        self.assertEqual([row["skipped"] for row in rows], [True, False, True, False])
+        self.assertEqual([row["loss_scale"] for row in rows], [1024, 512, 1, 256])
+        self.assertIsNone(rows[0]["grad_norm"])
+        self.assertEqual(rows[1]["loss"], rows[0]["loss"])
+        self.assertEqual(self.lines(1, "numerics.jsonl"), [])
+
     def test_rows_have_what_the_steps_reported(self) -> None:
         for level in self.LEVELS:
             with self.subTest(level=level):

@@ -100,7 +100,7 @@ Status TrainLoop::RunStep() {
   PENSTOCK_ASSIGN(zero::StepOutcome outcome, step.Finish(commits_.Note()));
   parts_.notes.Take(std::move(outcome.notes));
   PENSTOCK_ASSIGN(const double loss, parts_.model.Loss());
-  doubted_ = DoubtedCommit(loss);
+  doubted_ = session.life().Doubted(std::isfinite(loss));
 
   StepRow row = RowOf(outcome, loss);
   row.tokens = batch.tokens();
@@ -223,7 +223,7 @@ Error TrainLoop::Fail(const Error& why) {
   const bool numeric = why.code == ErrorCode::kNumeric;
   const std::optional<double> loss = numeric ? LastLoss() : std::nullopt;
   // A step that ended the run because of its gradient was not finished, but its loss counts.
-  if (loss) doubted_ = DoubtedCommit(*loss);
+  if (loss) doubted_ = session.life().Doubted(std::isfinite(*loss));
   // An unfinished step has no row.
   const NumericFailure failure{.step = row_.has_value() ? row_->step : session.state().step + 1,
                                .end = HowItEnds(loss, row_, session, config),
@@ -258,14 +258,6 @@ std::optional<double> TrainLoop::LastLoss() const {
   if (!computed_) return {};
   const Result<double> loss = parts_.model.Loss();
   return loss.ok() ? std::optional(*loss) : std::nullopt;
-}
-
-std::optional<uint64_t> TrainLoop::DoubtedCommit(double loss) const {
-  const zero::Session& session = parts_.session;
-  // A commit of an earlier process is not taken back, even if it is in doubt.
-  const bool untried = session.untried() && !std::isfinite(loss);
-  const bool doubtful = options_.config.durable && (session.commit_is_doubtful() || untried);
-  return doubtful ? session.committed_step() : std::nullopt;
 }
 
 }  // namespace penstock::train

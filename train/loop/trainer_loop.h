@@ -90,7 +90,6 @@ class TrainLoop {
   std::optional<double> LastLoss() const;
   /// Returns the step of the newest commit if no loss computed with its weights was finite. `loss`:
   /// of the finished step.
-  std::optional<uint64_t> DoubtedCommit(double loss) const;
 
   const LoopParts parts_;
   const LoopOptions options_;
@@ -99,7 +98,7 @@ class TrainLoop {
   bool begins_run_ = false;          ///< this loop began the commit of step 0
   bool computed_ = false;            ///< a forward and backward was computed
   bool first_is_known_ = false;      ///< the last step's first non-finite value is known
-  std::optional<uint64_t> doubted_;  ///< see DoubtedCommit
+  std::optional<uint64_t> doubted_;  ///< see StepLife::Doubted
   std::optional<StepRow> row_;       ///< row of the open step
   Reading row_begin_;
 };

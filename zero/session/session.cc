@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "zero/lr_schedule.h"
@@ -324,13 +325,44 @@ Status Session::UpdateStep(double grad_scale, std::vector<GroupSpec> groups) {
   return states_.UpdateStep(grad_scale);
 }
 
-Status Session::Drop(uint64_t step) {
+Result<StepOutcome> Session::Skip(uint64_t step) {
   PENSTOCK_TRY(CheckOpen(step));
+  PENSTOCK_TRY(life_.CheckEnd());
+  if (requires_loss()) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "step {} was skipped before its loss was reported; report it first, or drop "
+                     "the step",
+                     state().step + 1);
+  }
+  static_cast<void>(TakeLoss());
+  const Status dropped = DropStates();
+  life_.Fail(dropped);
+  if (dropped.ok()) {
+    life_.SkipStep();
+  } else {
+    life_.DropStep();
+  }
+  EndStep();
+  PENSTOCK_TRY(dropped);
+  return StepOutcome{.step = state().step,
+                     .lr = lr_,
+                     .grad_norm = std::numeric_limits<double>::infinity(),
+                     .loss_scale = life_.next_scale(),
+                     .skipped = true};
+}
+
+/// Gives up what the open step has given to the states.
+Status Session::DropStates() {
   for (const ModuleId module : offload::Ids<ModuleId>(modules_.size())) {
     for (; Of(module).held > 0; --Of(module).held) device().Release(module);
   }
+  return gradient_ ? states_.SkipStep() : states_.DropStep();
+}
+
+Status Session::Drop(uint64_t step) {
+  PENSTOCK_TRY(CheckOpen(step));
   static_cast<void>(TakeLoss());
-  Status dropped = gradient_ ? states_.SkipStep() : states_.DropStep();
+  Status dropped = DropStates();
   life_.Fail(dropped);
   life_.DropStep();
   EndStep();

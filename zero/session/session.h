@@ -218,7 +218,9 @@ class Session {
   Result<StepOutcome> FinishOpen(const StepNote& note, StepEnd end);
   Status UpdateStep(double grad_scale, std::vector<GroupSpec> groups);
   std::optional<ReportedLoss> TakeLoss() EXCLUDES(mutex_);
+  Result<StepOutcome> Skip(uint64_t step);
   Status Drop(uint64_t step);
+  Status DropStates();
   void EndStep();
 
   std::unique_ptr<Engine> owned_;

@@ -131,6 +131,8 @@ Result<StepOutcome> Step::Finish(const StepNote& note, StepEnd end) {
   return session_->Finish(id_, note, std::move(end));
 }
 
+Result<StepOutcome> Step::Skip() { return session_->Skip(id_); }
+
 Status Step::Drop() { return session_->Drop(id_); }
 
 }  // namespace penstock::zero

@@ -128,6 +128,10 @@ class Step {
   /// without a change; kNumeric for a gradient that is not finite and may not be skipped, which
   /// ends the training, as do errors of the engine.
   Result<StepOutcome> Finish(const StepNote& note = {}, StepEnd end = {});
+  /// Ends the step as one that is skipped, because its caller has found the gradient not finite,
+  /// which need not be complete. It counts, with its loss. With one rank. Errors: as Finish and
+  /// Drop.
+  Result<StepOutcome> Skip();
   /// Ends the step without an update. Errors: kUnavailable if updates have begun with their
   /// gradients, which ends the training.
   Status Drop();

@@ -1,6 +1,7 @@
 #include "zero/session/step_life.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -167,10 +168,16 @@ Status StepLife::CheckEnd() const {
 }
 
 std::optional<StepOrder> StepLife::EndStep(const StepDecision& decision) {
+  CountStep(decision.skip, decision.grad_norm);
+  return order_.EndStep();
+}
+
+void StepLife::SkipStep() { CountStep(/*skipped=*/true, std::numeric_limits<double>::infinity()); }
+
+void StepLife::CountStep(bool skipped, double grad_norm) {
   PENSTOCK_CHECK(open_ && !repeated_ && !commits_.pending());
   PENSTOCK_CHECK(forward_is_finite_ || rules_.losses != LossReports::kEachStep);
   rules_.losses = forward_is_finite_ ? LossReports::kEachStep : LossReports::kNever;
-  const bool skipped = decision.skip;
   const bool forward_is_finite = forward_is_finite_.value_or(true);
   open_ = false;
   repeatable_ = skipped;
@@ -179,8 +186,7 @@ std::optional<StepOrder> StepLife::EndStep(const StepDecision& decision) {
   from_commit_ = skipped && from_commit_;
   counts_.step += 1;
   counts_.optimizer_steps += skipped ? 0 : 1;
-  CountStreaks(skipped, forward_is_finite, decision.grad_norm);
-  return order_.EndStep();
+  CountStreaks(skipped, forward_is_finite, grad_norm);
 }
 
 void StepLife::CountStreaks(bool skipped, bool forward_is_finite, double grad_norm) {
@@ -277,6 +283,12 @@ void StepLife::EndCommit(const Status& made) {
     commits_.Failed();
     Fail(made);
   }
+}
+
+std::optional<uint64_t> StepLife::Doubted(bool last_is_finite) const {
+  // A commit of an earlier process is never retracted, even if it is in doubt.
+  const bool doubted = commits_.doubtful() || (untried() && !last_is_finite);
+  return rules_.two_slots && doubted ? commits_.newest() : std::nullopt;
 }
 
 Status StepLife::CheckRetract() const {

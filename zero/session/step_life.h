@@ -5,7 +5,7 @@
 // reads and writes nothing. zero/session/session.h acts on it.
 //
 //   Fill of every module, or FillAll, FillFrom, Adopt     the state is there
-//   BeginStep … Use, Reduce, ForwardDone … then EndStep or DropStep
+//   BeginStep … Use, Reduce, ForwardDone … then EndStep, SkipStep or DropStep
 //   RepeatStep … DropStep                                 after a skipped step
 //   BeginCommit … EndCommit                               between two steps; the next may begin
 //   Retract                                               at the end
@@ -135,6 +135,9 @@ class StepLife {
   /// Ends the open step as it was decided. Returns the order that is planned from now on, if it is
   /// new. Precondition: its forward is done, if steps report losses.
   std::optional<StepOrder> EndStep(const StepDecision& decision);
+  /// Ends it as one whose gradient is not finite, which need not be complete. The planned order
+  /// stays. Preconditions as of EndStep.
+  void SkipStep();
   void DropStep();
   bool open() const { return open_; }
   /// Returns how many steps were begun: the identity of the one that was begun last.
@@ -161,6 +164,10 @@ class StepLife {
   const CommitLife& commits() const { return commits_; }
   /// Whether the newest commit is doubtful, and the one before would be the newest again.
   bool retractable() const { return commits_.retractable() && rules_.two_slots; }
+  /// Returns the step of the newest commit, if it is to be noted as one in doubt: no loss that its
+  /// weights gave was finite. This process may not have made it. `last_is_finite`: the last loss.
+  /// None with one slot, where no other commit could be resumed.
+  std::optional<uint64_t> Doubted(bool last_is_finite) const;
   Status CheckRetract() const;
   /// Says that the newest commit was taken back, which ends the training. `before_stands`: the one
   /// before can be read. Preconditions: retractable(), and no commit is pending.
@@ -182,6 +189,7 @@ class StepLife {
  private:
   Status CheckBetweenSteps() const;
   void OpenStep(bool repeated);
+  void CountStep(bool skipped, double grad_norm);
   void CountStreaks(bool skipped, bool forward_is_finite, double grad_norm);
 
   LifeRules rules_;

@@ -58,7 +58,7 @@ class TrainerCallback(transformers.TrainerCallback):
             )
         folder = os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
         saved = os.path.join(folder, _OPTIMIZER)
-        if args.save_only_model:
+        if args.save_only_model or getattr(optimizer, "in_doubt", False):  # then none was saved
             return
         if not os.path.exists(saved):
             warnings.warn(
@@ -200,7 +200,8 @@ class Trainer(transformers.Trainer):
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         loss = super().training_step(*args, **kwargs)
-        self._penstock().rows.note(loss * self.current_gradient_accumulation_steps)
+        # It is the micro-batch's part of the step's loss, which is the mean of what is reported.
+        self._penstock().report_loss(loss * self.current_gradient_accumulation_steps)
         return loss
 
     def _clip_grad_norm(self, model: torch.nn.Module) -> torch.Tensor:
@@ -208,6 +209,17 @@ class Trainer(transformers.Trainer):
 
     def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
         return self._penstock().gradient_norm() if grad_norm is None else grad_norm
+
+    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
+        """Saves a checkpoint, unless the last commit is in doubt, whose place this one's would take."""
+        if self._own is not None and self._own.in_doubt:
+            warnings.warn(
+                f"penstock: checkpoint {self.state.global_step} is not saved, because no loss since "
+                "the last commit was finite",
+                stacklevel=2,
+            )
+            return
+        super()._save_checkpoint(model, trial)
 
     def _load_from_checkpoint(
         self, resume_from_checkpoint: str, model: torch.nn.Module | None = None

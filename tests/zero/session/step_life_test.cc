@@ -315,6 +315,33 @@ TEST(StepLifeTest, InEveryOrderOfEventsItIsWhatTheHistorySays) {
   EXPECT_GT(stopped, SearchShare(1000));
 }
 
+/// A life whose caller finds by itself that a gradient is not finite.
+struct SkippedByItsCaller : StepLife {
+  using StepLife::StepLife;
+  Result<StepDecision> Decide(const GradientNorm::Value& gradient) {
+    finite_ = gradient.finite;
+    return StepLife::Decide(gradient);
+  }
+  void EndStep(const StepDecision& decision) {
+    if (finite_) {
+      StepLife::EndStep(decision);
+    } else {
+      SkipStep();
+    }
+  }
+
+ private:
+  bool finite_ = true;
+};
+
+TEST(StepLifeTest, AStepThatItsCallerSkipsIsOneWhoseGradientIsNotFinite) {
+  for (Search search : Searches()) {
+    search.length = 4;
+    const std::optional<std::string> found = Searcher<SkippedByItsCaller>(search).Run();
+    EXPECT_FALSE(found) << *found;
+  }
+}
+
 // Lives with one wrong rule each.
 
 struct SkippedStepsCountAsUpdates : StepLife {
@@ -420,7 +447,7 @@ TEST(StepLifeTest, EveryRuleThatIsWrongIsFound) {
   ExpectFound<AStepIsRepeatedAgain>();
 }
 
-TEST(StepLifeTest, TheOrderOfAStepIsPlannedWhenItEndsAndNotWhenItIsDropped) {
+TEST(StepLifeTest, TheOrderOfAStepIsPlannedWhenItEndsAndNotWhenItIsDroppedOrSkippedByItsCaller) {
   LifeRules rules = Rules(true);
   rules.losses = LossReports::kNever;
   StepLife life(TwoModules(), rules, {});
@@ -433,6 +460,8 @@ TEST(StepLifeTest, TheOrderOfAStepIsPlannedWhenItEndsAndNotWhenItIsDropped) {
   step_backwards();
   life.DropStep();
   EXPECT_GT(life.late_uses(), 0U);
+  life.BeginStep();
+  life.SkipStep();
   step_backwards();
   const std::optional<StepOrder> order = life.EndStep({});
   ASSERT_TRUE(order);

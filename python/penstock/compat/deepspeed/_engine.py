@@ -146,6 +146,7 @@ class Engine(torch.nn.Module):
         runtime: Any = module.penstock
         described = runtime.engine.describe()
         self._micro_batches: int = described["micro_batches"]
+        self._loss: torch.Tensor | None = None  # of the open step
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         return self.module(*inputs, **options)
@@ -185,7 +186,8 @@ class Engine(torch.nn.Module):
 
     def backward(self, loss: torch.Tensor, **options: Any) -> torch.Tensor:
         """Computes gradients of a micro-batch; the loss is divided by their number."""
-        self.optimizer.rows.note(loss)
+        part = loss.detach().double() / self._micro_batches
+        self._loss = part if self._loss is None else self._loss + part
         (loss / self._micro_batches).backward(**options)
         return loss
 
@@ -195,6 +197,7 @@ class Engine(torch.nn.Module):
         self.micro_steps += 1
         if not ends:
             return
+        self._report_loss()
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.global_steps += 1
@@ -205,7 +208,13 @@ class Engine(torch.nn.Module):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops the gradients of the open step."""
+        self._report_loss()
         self.optimizer.zero_grad()
+
+    def _report_loss(self) -> None:
+        loss, self._loss = self._loss, None
+        if loss is not None:
+            self.optimizer.report_loss(loss)
 
     def state_dict(self, *args: Any, **options: Any) -> Any:
         """Returns the module's state_dict, with current weights."""
