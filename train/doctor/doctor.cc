@@ -89,7 +89,7 @@ struct Subjects {
 
 Result<Subjects> ReadSubjects(const DoctorCommand& command) {
   Subjects subjects;
-  if (!command.bug_report.empty()) PENSTOCK_TRY(CheckReportPath(command.bug_report));
+  if (!command.bug_report.empty()) PENSTOCK_TRY(CheckNewFile("--bug-report", command.bug_report));
   if (!command.configs.empty()) {
     PENSTOCK_ASSIGN(subjects.sources, ReadConfigFiles(command.configs));
     subjects.config = config::ParseConfig(subjects.sources, command.ranks);
