@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "aio/aio.h"
+#include "aio/drive_speed.h"
 #include "base/files.h"
 #include "config/config.h"
 #include "run/identity/config_files.h"
@@ -73,7 +74,7 @@ Status Drives::Measure(const Place& place, SeenFolder* folder, Checks* checks) c
     checks->push_back(NoSpeedCheck(why_not));
     return {};
   }
-  const Result<DriveSpeed> speed = MeasureDrive(folder->facts.folder, stop_);
+  const Result<aio::DriveSpeed> speed = aio::MeasureDrive(folder->facts.folder, stop_);
   if (!speed.ok() && speed.error().code == ErrorCode::kCancelled) return speed.error();
   if (speed.ok()) folder->gbps = speed->both_gbps;
   checks->push_back(SpeedCheck(speed));

@@ -101,9 +101,7 @@ class Tuning {
 
 Status Tuning::Fill() {
   progress_.Show(fmt::format("writing the file once: {}", ToString(file_.size())));
-  PENSTOCK_ASSIGN(const std::unique_ptr<aio::Engine> engine,
-                  aio::CreateEngine({.kind = engines_.available.front()}));
-  Status filled = file_.Fill(*engine, plan_.scale.grid_end, stop_);
+  Status filled = file_.Fill({.kind = engines_.available.front()}, plan_.scale.grid_end, stop_);
   // What it says of the drive, and what to do here.
   if (filled.ok() || filled.error().code != ErrorCode::kUnavailable) return filled;
   return Error{filled.error().code, filled.error().message + "; use a smaller --size"};
