@@ -63,12 +63,6 @@ std::vector<std::string> MachineFiles::Names(const std::string& folder) const {
   return names.ok() ? *std::move(names) : std::vector<std::string>();
 }
 
-std::optional<std::string> MachineFiles::LinkName(const std::string& path) const {
-  std::error_code error;
-  const fs::path target = fs::read_symlink(fs::path(root_) / path, error);
-  return error ? std::nullopt : std::optional(target.filename().string());
-}
-
 std::optional<std::string> MachineFiles::Field(const std::string& path,
                                                const std::string& key) const {
   const std::optional<std::string> text = Text(path);
