@@ -32,7 +32,7 @@ std::pair<CLI::App*, Filled*> AddCommand(CLI::App& app, const char* name, const 
   return {command, filled.get()};
 }
 
-/// T, also for std::optional<T>.
+/// The type of the value that fills a target: T for a T and for a std::optional<T>.
 template <typename T>
 struct Filling {
   using Value = T;
