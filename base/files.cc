@@ -129,6 +129,30 @@ Result<std::string> ReadTextFileOrPipe(const std::string& path, Bytes limit) {
   return ReadText(fd.get(), path, limit);
 }
 
+Result<std::vector<std::string>> NamesIn(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  std::filesystem::directory_iterator it(folder, error);
+  for (; !error && it != std::filesystem::directory_iterator(); it.increment(error)) {
+    names.push_back(it->path().filename().string());
+  }
+  if (error) return ErrnoError(error.value(), fmt::format("cannot list folder {}", folder));
+  std::ranges::sort(names);
+  return names;
+}
+
+Status CheckNewFile(const char* option, const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::exists(std::filesystem::symlink_status(path, ignored))) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "{} {}: it exists; remove it or name another file", option, path);
+  }
+  const std::string folder = SplitPath(path).first;
+  if (::access(folder.c_str(), W_OK) == 0) return {};
+  return ErrnoError(errno,
+                    fmt::format("{} {}: cannot write to the folder {}", option, path, folder));
+}
+
 bool IsBlank(std::string_view text) {
   return text.find_first_not_of('\0') == std::string_view::npos;
 }
