@@ -60,10 +60,9 @@ Result<ChosenCommit> ChooseCommit(const CommitChoice& choice) {
     }
     damaged = damaged || !damages.empty();
     const bool doubted = commit.step == choice.doubted;
-    left.push_back(damages.empty()
-                       ? fmt::format("its newest commit is of step {}{}", commit.step,
-                                     doubted ? ", which gave no finite loss" : "")
-                       : DamageText(commit, damages));
+    left.push_back(damages.empty() ? fmt::format("its newest commit is of step {}{}", commit.step,
+                                                 doubted ? ", which gave no finite loss" : "")
+                                   : DamageText(commit, damages));
     if (wanted && (may_be_used || (damages.empty() && !doubted))) break;
   }
   if (wanted) {
