@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 
 #include "base/check.h"
 #include "base/random.h"
@@ -50,21 +51,22 @@ Result<ProbeFile> ProbeFile::Open(const std::string& path, bool direct, Bytes bu
   return probe;
 }
 
-Status ProbeFile::Fill(Engine& engine, Seconds time, const StopRequested& stop) {
+Status ProbeFile::Fill(const EngineOptions& options, Seconds time, const StopRequested& stop) {
+  PENSTOCK_ASSIGN(const std::unique_ptr<Engine> engine, CreateEngine(options));
   const auto depth = static_cast<int>(std::min<uint64_t>(buffers_.size() / kFillBlock, 32));
   PENSTOCK_CHECK(depth > 0, "{} bytes of buffers", buffers_.size().value);
   const Pass pass = {.block_size = kFillBlock,
                      .queue_depth = depth,
                      .direction = Direction::kWrite,
                      .limit = {.bytes = size_, .time = time}};
-  PENSTOCK_ASSIGN(const ClosedLoop::Outcome outcome, Run(engine, pass, stop));
+  PENSTOCK_ASSIGN(const ClosedLoop::Outcome outcome, Run(*engine, pass, stop));
   if (stop()) return MakeError(ErrorCode::kCancelled, "interrupted");
   if (outcome.moved < size_) {
     return MakeError(ErrorCode::kUnavailable, "{}: the drive took {} of {} in {:.0f} s",
                      file_.path(), ToString(outcome.moved), ToString(size_),
                      outcome.elapsed.count());
   }
-  return engine.Sync(file_);
+  return engine->Sync(file_);
 }
 
 Result<ClosedLoop::Outcome> ProbeFile::Run(Engine& engine, const Pass& pass,

@@ -31,9 +31,10 @@ class ProbeFile {
   /// `direct`: with O_DIRECT. Errors: of opening it; kOutOfMemory.
   static Result<ProbeFile> Open(const std::string& path, bool direct, Bytes buffer_bytes);
 
-  /// Writes all of it and syncs. Errors: those of the drive; kCancelled if `stop` returned true;
-  /// kUnavailable if not every block could be started within `time`.
-  Status Fill(Engine& engine, Seconds time, const StopRequested& stop);
+  /// Writes all of it with an engine of its own, and syncs. Errors: of the engine and the drive;
+  /// kCancelled if `stop` returned true; kUnavailable if not every block could be started within
+  /// `time`.
+  Status Fill(const EngineOptions& options, Seconds time, const StopRequested& stop);
 
   /// How a loop goes through the file.
   struct Pass {

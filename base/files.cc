@@ -95,6 +95,21 @@ Result<std::string> AbsolutePath(const std::string& path) {
   return gone;
 }
 
+Result<std::string> CanonicalPath(const std::string& path) {
+  if (path.empty() || path.find('\0') != std::string::npos) {
+    return MakeError(ErrorCode::kInvalidArgument, "\"{}\" is no path", path);
+  }
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  if (error) return ErrnoError(error.value(), "looking at " + path);
+  std::filesystem::path canonical = std::filesystem::weakly_canonical(absolute, error);
+  if (error) return ErrnoError(error.value(), "looking at " + path);
+  if (!canonical.has_filename() && canonical.has_relative_path()) {
+    canonical = canonical.parent_path();
+  }
+  return canonical.string();
+}
+
 Result<std::string> ReadTextFile(const std::string& path, Bytes limit) {
   PENSTOCK_ASSIGN(const InputFile file, InputFile::Open(path));
   return ReadText(file.fd(), path, limit);
@@ -112,6 +127,30 @@ Result<std::string> ReadTextFileOrPipe(const std::string& path, Bytes limit) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid()) return ErrnoError(errno, fmt::format("cannot open {}", path));
   return ReadText(fd.get(), path, limit);
+}
+
+Result<std::vector<std::string>> NamesIn(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  std::filesystem::directory_iterator it(folder, error);
+  for (; !error && it != std::filesystem::directory_iterator(); it.increment(error)) {
+    names.push_back(it->path().filename().string());
+  }
+  if (error) return ErrnoError(error.value(), fmt::format("cannot list folder {}", folder));
+  std::ranges::sort(names);
+  return names;
+}
+
+Status CheckNewFile(const char* option, const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::exists(std::filesystem::symlink_status(path, ignored))) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "{} {}: it exists; remove it or name another file", option, path);
+  }
+  const std::string folder = SplitPath(path).first;
+  if (::access(folder.c_str(), W_OK) == 0) return {};
+  return ErrnoError(errno,
+                    fmt::format("{} {}: cannot write to the folder {}", option, path, folder));
 }
 
 bool IsBlank(std::string_view text) {

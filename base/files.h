@@ -14,6 +14,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/folder.h"
 #include "base/result.h"
@@ -52,6 +53,9 @@ class InputFile {
 /// Returns the absolute path. Errors: kNotFound if the path is relative and the working folder is
 /// gone.
 Result<std::string> AbsolutePath(const std::string& path);
+/// Returns a path absolute and without links; it need not exist. Errors: kInvalidArgument for what
+/// is no path; of looking at it.
+Result<std::string> CanonicalPath(const std::string& path);
 
 /// Returns the text of a regular file. Errors: those of InputFile; kInvalidArgument for more than
 /// `limit` bytes.
@@ -64,6 +68,13 @@ Result<std::string> ReadTextFileOrPipe(const std::string& path, Bytes limit);
 /// Whether a text holds nothing worth keeping: it is empty, or zeros, as in a file whose writing
 /// was cut off.
 bool IsBlank(std::string_view text);
+
+/// Returns the names in a folder, sorted. Errors: of listing it.
+Result<std::vector<std::string>> NamesIn(const std::string& folder);
+
+/// Refuses a file that could not be written at the end of the work, or would replace something.
+/// `option` names it. Errors: kInvalidArgument if it exists; kNotFound, kPermission of its folder.
+Status CheckNewFile(const char* option, const std::string& path);
 
 /// What Finish does if a file of that name exists.
 enum class IfExists { kReplace, kFail };

@@ -32,8 +32,7 @@ ProbeFile& SharedFile() {
     ProbeFile made = ProbeFile::Create(Setting("PENSTOCK_BENCH_PATH", "."), FileSize(),
                                        std::max(MovedBytes(), 1_MiB))
                          .value();
-    const auto engine = CreateEngine({}).value();
-    PENSTOCK_CHECK(made.Fill(*engine, Seconds::max(), [] { return false; }).ok());
+    PENSTOCK_CHECK(made.Fill({}, Seconds::max(), [] { return false; }).ok());
     return made;
   }();
   return file;

@@ -164,8 +164,7 @@ Result<aio::ProbeFile> MakeProbeFile(const std::string& folder, Bytes size) {
   PENSTOCK_ASSIGN(aio::ProbeFile file,
                   aio::ProbeFile::Create(folder, AlignUp(size, 64_MiB),
                                          options.block_size * uint64_t{kQueueDepth}));
-  PENSTOCK_ASSIGN(const auto engine, aio::CreateEngine(options));
-  PENSTOCK_TRY(file.Fill(*engine, aio::Seconds(600), [] { return false; }));
+  PENSTOCK_TRY(file.Fill(options, aio::Seconds(600), [] { return false; }));
   return file;
 }
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/files.h"
 #include "offload/state_names.h"
 #include "offload/uuid.h"
 #include "offload/whole_state.h"
@@ -179,14 +180,15 @@ Result<std::string> TrainingRun::Snapshot(Training& training, const std::string&
 
 Result<std::string> TrainingRun::CopyTo(Training& training, const offload::WholeState& state,
                                         const std::string& path) {
-  PENSTOCK_ASSIGN(const std::string target, train::CanonicalPath(path));
+  PENSTOCK_ASSIGN(const std::string target, CanonicalPath(path));
   run_.NoteCopying(target);
-  Result<std::string> copied =
-      train::CopyRun(run_.folder(), run_.info(), state, target,
+  const Status copied =
+      train::CopyRun({run_.folder(), run_.info(), state}, target,
                      [this](const std::string& notice) { run_.AddNotice(notice); });
   run_.NoteCopying(std::nullopt);
   if (run_.writes() != watched_) PENSTOCK_TRY(WatchRun(training));
-  return copied;
+  if (!copied.ok()) return copied.error();
+  return target;
 }
 
 std::string TrainingRun::Describe() {

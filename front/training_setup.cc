@@ -36,41 +36,17 @@ zero::LifeRules RulesOf(const Plan& plan) {
   return rules;
 }
 
-/// Selects the newest intact commit, which must be of `step`; one that is in doubt may be left for
-/// the one before. Errors, before anything is written: kInvalidArgument if it is of another step;
-/// kCorruption if damage is the reason.
-Status UseStep(zero::CommittedState& state, const Plan& plan) {
-  const uint64_t step = *plan.continue_step;
-  std::string left = state.notice();
-  bool damaged = !left.empty();
-  for (const offload::CommitName& commit : state.commits()) {
-    PENSTOCK_TRY(state.Use(commit));
-    PENSTOCK_ASSIGN(const std::vector<std::string> damages, state.DamagedTiles());
-    if (!damages.empty()) {
-      damaged = true;
-      left +=
-          fmt::format("{}the commit of step {} is damaged: {}{}", left.empty() ? "" : "; ",
-                      commit.step, damages.front(),
-                      damages.size() == 1 ? "" : fmt::format(", and {} more", damages.size() - 1));
-      if (commit.step == step) break;
-      continue;
-    }
-    if (commit.step == step) return {};
-    const bool doubted = commit.step == plan.doubted_step;
-    left += fmt::format("{}its newest commit is of step {}{}", left.empty() ? "" : "; ",
-                        commit.step, doubted ? ", which gave no finite loss" : "");
-    if (!doubted) break;
-  }
-  return MakeError(damaged ? ErrorCode::kCorruption : ErrorCode::kInvalidArgument,
-                   "{}: {}; that of step {} was asked for", plan.continue_from.front(), left, step);
-}
-
-/// Decides from which commit the training resumes. Returns the notice about commits that were left.
+/// Decides from which commit the training resumes, before anything is written. Returns the notice
+/// about commits that were left, of which a caller that named one has no need.
 Result<std::string> UseCommit(zero::CommittedState& state, const Plan& plan) {
   if (!plan.continue_step) {
     return offload::UseWholeCommit(state, offload::kNoProgress, plan.doubted_step);
   }
-  PENSTOCK_TRY(UseStep(state, plan));
+  PENSTOCK_TRY(offload::UseWholeCommit(state, offload::kNoProgress, plan.doubted_step,
+                                       offload::WantedCommit{.step = *plan.continue_step,
+                                                             .path = plan.continue_from.front(),
+                                                             .notice = state.notice()})
+                   .status());
   return std::string();
 }
 

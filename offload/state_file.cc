@@ -150,7 +150,8 @@ Status StateFile::ChooseShares(const StateFileOptions& options) {
   const Bytes all = layout_.weight_bytes() + layout_.record_bytes();
   const Bytes share = AlignUp(Bytes{all.value / paths_.size()} + 1_B, kStateAlignment);
   for (size_t i = 0; i < paths_.size(); ++i) {
-    PENSTOCK_ASSIGN(speeds_[i], paths_[i]->Measure(options.probe, std::min(share, kProbeBytes)));
+    PENSTOCK_ASSIGN(speeds_[i],
+                    paths_[i]->Measure(options.probe, std::min(share, aio::kProbeBytes)));
   }
   shape_.path_of_tile = SpreadTiles(layout_, speeds_);
   return {};

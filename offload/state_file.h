@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "aio/aio.h"
+#include "aio/drive_speed.h"
 #include "base/mutex.h"
 #include "base/result.h"
 #include "base/trace.h"
@@ -29,7 +30,6 @@
 #include "offload/checksum.h"
 #include "offload/commit_agreement.h"
 #include "offload/commit_record.h"
-#include "offload/drive_speed.h"
 #include "offload/layout.h"
 #include "offload/state_format.h"
 #include "offload/state_path.h"
@@ -43,7 +43,7 @@ struct StateFileOptions {
   bool require_direct =
       true;                ///< false: fall back to buffered I/O (a RUN folder, not an nvme_path)
   bool simulated = false;  ///< kept in memory, for simulated drives: gone with the process
-  SpeedProbe probe = MeasureSpeed;  ///< decides shares if there are several drives
+  aio::SpeedProbe probe = aio::MeasureFile;  ///< decides shares if there are several drives
 };
 
 /// I/O on one part of a tile.

@@ -127,7 +127,7 @@ Status StatePath::MarkUnfinished(const Uuid& uuid) {
   return Sync();
 }
 
-Result<double> StatePath::Measure(const SpeedProbe& probe, Bytes size) {
+Result<double> StatePath::Measure(const aio::SpeedProbe& probe, Bytes size) {
   PENSTOCK_CHECK(!options_.simulated, "the speed of a simulated drive is known");
   PENSTOCK_TRY(file_.Allocate(kHeaderBytes + size));
   PENSTOCK_ASSIGN(const double speed, probe(engine_, file_, size));

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "aio/aio.h"
+#include "aio/drive_speed.h"
 #include "base/result.h"
-#include "offload/drive_speed.h"
 #include "offload/state_format.h"
 
 namespace penstock::offload {
@@ -50,7 +50,7 @@ class StatePath {
   Status MarkUnfinished(const Uuid& uuid);
   /// Measures bytes a second with at most `size` bytes of the file, which afterwards has only its
   /// mark again.
-  Result<double> Measure(const SpeedProbe& probe, Bytes size);
+  Result<double> Measure(const aio::SpeedProbe& probe, Bytes size);
   /// Preallocates the file and writes both heads of `header`, the first header last. All is durable
   /// when this returns.
   /// Errors: kOutOfSpace with what is free and what is needed.

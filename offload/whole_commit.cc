@@ -42,18 +42,33 @@ std::string NoticeOf(const CommitChoice& choice, const CommitName& chosen,
 Result<ChosenCommit> ChooseCommit(const CommitChoice& choice) {
   PENSTOCK_CHECK(!choice.commits.empty());
   std::vector<CommitName> order = choice.commits;
+  const std::optional<WantedCommit>& wanted = choice.wanted;
   // A commit in doubt comes last. (Clang 14 refuses the algorithm of std::ranges.)
-  std::stable_partition(order.begin(), order.end(),
-                        [&](const CommitName& commit) { return commit.step != choice.doubted; });
+  if (!wanted) {
+    std::stable_partition(order.begin(), order.end(),
+                          [&](const CommitName& commit) { return commit.step != choice.doubted; });
+  }
   std::vector<std::string> left;
+  if (wanted && !wanted->notice.empty()) left.push_back(wanted->notice);
+  bool damaged = !left.empty();
   for (const CommitName& commit : order) {
     PENSTOCK_TRY(choice.use(commit));
     PENSTOCK_ASSIGN(const std::vector<std::string> damages, choice.damages());
-    if (!damages.empty()) {
-      left.push_back(DamageText(commit, damages));
-      continue;
+    const bool may_be_used = !wanted || commit.step == wanted->step;
+    if (damages.empty() && may_be_used) {
+      return ChosenCommit{.name = commit, .notice = NoticeOf(choice, commit, left)};
     }
-    return ChosenCommit{.name = commit, .notice = NoticeOf(choice, commit, left)};
+    damaged = damaged || !damages.empty();
+    const bool doubted = commit.step == choice.doubted;
+    left.push_back(damages.empty() ? fmt::format("its newest commit is of step {}{}", commit.step,
+                                                 doubted ? ", which gave no finite loss" : "")
+                                   : DamageText(commit, damages));
+    if (wanted && (may_be_used || (damages.empty() && !doubted))) break;
+  }
+  if (wanted) {
+    return MakeError(damaged ? ErrorCode::kCorruption : ErrorCode::kInvalidArgument,
+                     "{}: {}; that of step {} was asked for", wanted->path, fmt::join(left, "; "),
+                     wanted->step);
   }
   return MakeError(ErrorCode::kCorruption, "{}; {}", fmt::join(left, "; "),
                    order.size() == 1 ? "there is no other commit" : "no commit is whole");

@@ -12,6 +12,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -20,6 +21,13 @@
 #include "offload/state_check.h"
 
 namespace penstock::offload {
+
+/// The only commit that may be used, where a caller keeps other parts of that step itself.
+struct WantedCommit {
+  uint64_t step = 0;
+  std::string path;    ///< names the state in messages
+  std::string notice;  ///< what was wrong when the state was opened; empty: nothing
+};
 
 struct CommitChoice {
   std::vector<CommitName> commits;  ///< commits that all ranks hold, the newest first; at least one
@@ -30,6 +38,8 @@ struct CommitChoice {
   /// The step of a commit after which a run saw a loss that was not finite: it counts only if no
   /// other one is whole.
   std::optional<uint64_t> doubted;
+  /// It has to be the newest that is whole, or the one before one that is doubted.
+  std::optional<WantedCommit> wanted = {};
 };
 
 /// The choice that was made.
@@ -40,20 +50,23 @@ struct ChosenCommit {
 };
 
 /// Returns the newest commit that is whole, which is then in use; a doubted one only if no other is
-/// whole. Errors: kCorruption if none is,
-/// with what is wrong with each; of `use` and `damages`.
+/// whole. Errors: kCorruption if none is, with what is wrong with each; kInvalidArgument if it is
+/// not the one that is wanted, or kCorruption if damage is the reason; of `use` and `damages`.
 Result<ChosenCommit> ChooseCommit(const CommitChoice& choice);
 
 /// The same for a state that this process alone reads (offload::WholeState, zero::CommittedState).
-/// Returns the notice. `progress`: of each commit that is read. `doubted`: see CommitChoice.
+/// Returns the notice. `progress`: of each commit that is read. `doubted`, `wanted`: see
+/// CommitChoice.
 template <typename State>
 Result<std::string> UseWholeCommit(State& state, const CheckProgress& progress = kNoProgress,
-                                   std::optional<uint64_t> doubted = {}) {
+                                   std::optional<uint64_t> doubted = {},
+                                   const std::optional<WantedCommit>& wanted = {}) {
   PENSTOCK_ASSIGN(ChosenCommit chosen,
                   ChooseCommit({.commits = state.commits(),
                                 .use = [&state](const CommitName& name) { return state.Use(name); },
                                 .damages = [&] { return state.DamagedTiles(progress); },
-                                .doubted = doubted}));
+                                .doubted = doubted,
+                                .wanted = wanted}));
   return std::move(chosen.notice);
 }
 

@@ -151,12 +151,6 @@ class MadeFolders {
   std::vector<std::string> paths_;
 };
 
-/// Whether all files of a state lie in a folder.
-bool LiesIn(const StateFiles& state, const std::string& folder) {
-  return std::ranges::all_of(
-      state.all(), [&](const std::string& path) { return SplitPath(path).first == folder; });
-}
-
 /// Whether a folder for states is one of a drive's: the drive's path, or one in it that the package
 /// made for a run.
 bool IsOn(const std::string& folder, const std::string& drive) {
@@ -179,21 +173,6 @@ void RemoveOlderFolder(const std::string& path) {
 }
 
 }  // namespace
-
-Result<std::string> CanonicalPath(const std::string& path) {
-  if (path.empty() || path.find('\0') != std::string::npos) {
-    return MakeError(ErrorCode::kInvalidArgument, "\"{}\" is no path", path);
-  }
-  std::error_code error;
-  const fs::path absolute = fs::absolute(path, error);
-  if (error) return ErrnoError(error.value(), "looking at " + path);
-  fs::path canonical = fs::weakly_canonical(absolute, error);
-  if (error) return ErrnoError(error.value(), "looking at " + path);
-  if (!canonical.has_filename() && canonical.has_relative_path()) {
-    canonical = canonical.parent_path();
-  }
-  return canonical.string();
-}
 
 Result<HeldRun> HeldRun::Open(const RunRequest& request) {
   RunRequest asked = request;
@@ -357,11 +336,8 @@ Status HeldRun::Announce(const StateFiles& state) {
 Status HeldRun::NoteCommit(const StateFiles& state) {
   if (!unsure_ && !unnoted_ && info_.state && info_.state->uuid == state.uuid) return {};
   RunInfo info = info_;
-  std::erase_if(info.leftovers, [&](const StateFiles& left) { return left.uuid == state.uuid; });
-  if (info.state && info.state->uuid != state.uuid && !is_copy_) {
-    info.leftovers.push_back(*info.state);
-  }
   info.state = state;
+  TakeLeftovers(info_, folder_, is_copy_, &info);
   info.place = path();
   unnoted_ = state;
   PENSTOCK_TRY(Write(std::move(info)));
@@ -397,8 +373,7 @@ bool HeldRun::MayBeAway(const StateFiles& state) const {
 Status HeldRun::RemoveLeftovers() {
   if (info_.leftovers.empty() || unsure_ || !StateIsThere()) return {};
   RunInfo info = info_;
-  std::erase_if(info.leftovers, [&](const StateFiles& state) {
-    if (info.state && info.state->uuid == state.uuid) return true;
+  const auto remove = [this](const StateFiles& state) {
     if (MayBeAway(state)) {
       notices_.push_back(fmt::format(
           "{} is not there: an earlier process ended before it made that file, or its drive is not "
@@ -413,7 +388,8 @@ Status HeldRun::RemoveLeftovers() {
     if (!RemoveState(state, places_, notify)) return false;
     RemoveOlderFolder(SplitPath(state.first()).first);
     return true;
-  });
+  };
+  train::RemoveLeftovers(remove, &info);
   if (info.leftovers.size() == info_.leftovers.size()) return {};
   return Write(std::move(info));
 }

@@ -31,10 +31,6 @@ struct RunRequest {
   std::string program;  ///< version of the calling program
 };
 
-/// Returns a path absolute and without links; it need not exist. Errors: kInvalidArgument for what
-/// is no path; of looking at it.
-Result<std::string> CanonicalPath(const std::string& path);
-
 class HeldRun {
  public:
   /// Begins the run or opens it, removes what a killed process left, and writes all that is known

@@ -95,6 +95,22 @@ std::vector<StateFiles> FilesWithin(const std::vector<StateFiles>& states, const
   return within;
 }
 
+void TakeLeftovers(const RunInfo& before, const Folder& run, bool is_copy, RunInfo* info) {
+  info->leftovers = before.leftovers;
+  std::erase_if(info->leftovers,
+                [&](const StateFiles& left) { return left.uuid == info->state->uuid; });
+  if (!before.state || before.state->uuid == info->state->uuid) return;
+  const std::vector<StateFiles> old = {*before.state};
+  const std::vector<StateFiles> own = is_copy ? FilesWithin(old, run) : old;
+  info->leftovers.insert(info->leftovers.end(), own.begin(), own.end());
+}
+
+void RemoveLeftovers(const std::function<bool(const StateFiles& left)>& remove, RunInfo* info) {
+  std::erase_if(info->leftovers, [&](const StateFiles& left) {
+    return (info->state && info->state->uuid == left.uuid) || remove(left);
+  });
+}
+
 Status TakeUnnamedCommit(RunInfo* info) {
   if (info->state) return {};
   for (auto left = info->leftovers.begin(); left != info->leftovers.end(); ++left) {

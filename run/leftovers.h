@@ -4,6 +4,7 @@
 // Threads: one at a time.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,15 @@ bool RemoveState(const StateFiles& state, const std::vector<std::string>& runs,
 
 /// Returns the files of these states that lie in `run` itself.
 std::vector<StateFiles> FilesWithin(const std::vector<StateFiles>& states, const Folder& run);
+
+/// Has `info`, which replaces the run.json `before` of the run in `run`, name as leftovers what
+/// that does, and the state before its own; of a copy (run/moved_run.h), what of that lies in
+/// `run`.
+void TakeLeftovers(const RunInfo& before, const Folder& run, bool is_copy, RunInfo* info);
+
+/// Removes the leftovers of `info` with `remove`, which returns whether nothing of one is left.
+/// What has the UUID of its state is that state, even if it is named as a leftover.
+void RemoveLeftovers(const std::function<bool(const StateFiles& left)>& remove, RunInfo* info);
 
 /// If `info` names no state with the newest commit, but one of its leftovers holds a commit whose
 /// program was killed before it noted that, names that state in `info`. Errors: kUnavailable while

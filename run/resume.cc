@@ -9,7 +9,6 @@
 #include <span>
 #include <utility>
 
-#include "base/mutex.h"
 #include "offload/whole_commit.h"
 #include "run/committed_run.h"
 #include "run/doubted_commit.h"
@@ -186,9 +185,10 @@ Result<std::optional<uint64_t>> DoubtOfAll(const ResumePoint& point, const Folde
 
 /// metrics.jsonl gets the rows of the snapshot that the state was moved back to, which is of
 /// `step`.
-Status TakeRows(const RunInfo& info, uint64_t step, const RunFolder& folder, const Notify& notify) {
-  if (!info.rows_from) return {};
-  const Result<Folder> snapshot = OpenSnapshot(folder.folder(), *info.rows_from);
+Status TakeRows(RunInfo* info, uint64_t step, const RunFolder& folder, const Notify& notify) {
+  const std::optional<std::string> from = std::exchange(info->rows_from, std::nullopt);
+  if (!from) return {};
+  const Result<Folder> snapshot = OpenSnapshot(folder.folder(), *from);
   if (snapshot.ok()) {
     PENSTOCK_ASSIGN(const bool has_rows, HasRows(*snapshot));
     if (has_rows) return CopyRows(*snapshot, folder.folder(), step);
@@ -196,23 +196,18 @@ Status TakeRows(const RunInfo& info, uint64_t step, const RunFolder& folder, con
   notify(
       fmt::format("the rows of the snapshot {} are gone: rows of steps before the commit may "
                   "be missing",
-                  *info.rows_from));
+                  *from));
   return {};
 }
 
-/// `runs`: the paths that the run has and had.
-Status CompleteMove(RunInfo* info, uint64_t step, const RunFolder& folder,
-                    const std::vector<std::string>& runs, const Notify& notify) {
-  PENSTOCK_TRY(TakeRows(*info, step, folder, notify));
-  info->rows_from.reset();
+/// The end of a move. `runs`: the paths that the run has and had.
+Status RemoveMoved(RunInfo* info, const RunFolder& folder, const std::vector<std::string>& runs,
+                   const Notify& notify) {
   const auto left_behind = [&notify](const std::string& why) {
     notify("a state that was moved is left behind: " + why);
   };
-  std::erase_if(info->leftovers, [&](const StateFiles& state) {
-    // What has its UUID is the run's state, even if another run noted it here.
-    return (info->state && state.uuid == info->state->uuid) ||
-           RemoveState(state, runs, left_behind);
-  });
+  RemoveLeftovers([&](const StateFiles& state) { return RemoveState(state, runs, left_behind); },
+                  info);
   return folder.WriteInfo(*info);
 }
 
@@ -294,55 +289,17 @@ Status AnnounceMove(const ResumePoint& from, const RunFolder& folder, const Stat
   return folder.WriteInfo(moving);
 }
 
-Status FillFrom(const ResumePoint& from, zero::Session& session,
-                const std::function<bool()>& stop_requested) {
-  if (!session.layout().model.HasTensorsOf(from.state->model())) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "the commit in {} has other tensors or optimizer states than this program "
-                     "makes of the model; "
-                     "export it with the version that wrote it",
-                     from.info.state->first());
-  }
-  PENSTOCK_ASSIGN(const zero::TileFill fill, zero::FillFromState(session.layout(), *from.state));
-  Mutex asking;
-  const zero::TileFill until_stopped = [&](offload::TileId tile, std::span<std::byte> weight,
-                                           std::span<std::byte> record) -> Status {
-    {
-      MutexLock lock(asking);
-      if (stop_requested()) {
-        return MakeError(ErrorCode::kCancelled,
-                         "interrupted while the state was moved: the run is as it was");
-      }
-    }
-    return fill(tile, weight, record);
-  };
-  PENSTOCK_TRY(session.Fill(until_stopped, from.train));
-  return session.Commit(from.train.run_json);
-}
-
 Status ReplaceState(ResumePoint& from, const RunFolder& folder, RunInfo info) {
   const RunInfo& before = from.current();
-  info.leftovers = before.leftovers;
-  if (before.state) {
-    const std::vector<StateFiles> old = {*before.state};
-    const auto own = from.is_copy ? FilesWithin(old, folder.folder()) : old;
-    info.leftovers.insert(info.leftovers.end(), own.begin(), own.end());
-  }
+  TakeLeftovers(before, folder.folder(), from.is_copy, &info);
   const std::vector<std::string> runs = {folder.path(), before.place};
   if (from.replaced) info.rows_from = from.snapshot;
   PENSTOCK_TRY(folder.WriteInfo(info));
   NoteOwner(*info.state, folder.folder(), from.notify);
   // While the snapshot's state is open, no process removes the snapshot.
-  PENSTOCK_TRY(TakeRows(info, from.train.step, folder, from.notify));
-  info.rows_from.reset();
+  PENSTOCK_TRY(TakeRows(&info, from.train.step, folder, from.notify));
   from.state.reset();
-  return CompleteMove(&info, from.train.step, folder, runs, from.notify);
-}
-
-Status MoveState(ResumePoint& from, zero::Session& session, const RunFolder& folder, RunInfo info,
-                 const std::function<bool()>& stop_requested) {
-  PENSTOCK_TRY(FillFrom(from, session, stop_requested));
-  return ReplaceState(from, folder, std::move(info));
+  return RemoveMoved(&info, folder, runs, from.notify);
 }
 
 Status NoteChanges(const ResumePoint& from, const RunInfo& now, const RunFolder& folder) {
@@ -361,7 +318,8 @@ Status CompleteEarlier(ResumePoint& from, const RunFolder& folder) {
     info.place = folder.path();
     if (info.state) NoteOwner(*info.state, folder.folder(), from.notify);
   }
-  return CompleteMove(&info, from.train.step, folder, runs, from.notify);
+  PENSTOCK_TRY(TakeRows(&info, from.train.step, folder, from.notify));
+  return RemoveMoved(&info, folder, runs, from.notify);
 }
 
 }  // namespace penstock::train

@@ -21,7 +21,6 @@
 #include "base/result.h"
 #include "run/identity/run_identity.h"
 #include "run/run_folder.h"
-#include "zero/session/session.h"
 #include "zero/states/committed_share.h"
 #include "zero/states/committed_state.h"
 
@@ -103,24 +102,17 @@ bool FitsInPlace(const ResumePoint& from, const offload::ShardLayout& layout, bo
 /// next resume knows them however the move ends.
 Status AnnounceMove(const ResumePoint& from, const RunFolder& folder, const StateFiles& target);
 
-/// The two halves of a move. FillFrom moves the state into `session`, which is new, and commits it
-/// there: with several ranks, each does that for its share. ReplaceState then replaces the run.json
-/// of `folder` by `info`, which names the new state, and removes the old files: one process does
-/// that, when all ranks have committed and closed the old files. `stop_requested` is asked before
-/// every tile: kCancelled. After an error of FillFrom the run is as it was.
-Status FillFrom(const ResumePoint& from, zero::Session& session,
-                const std::function<bool()>& stop_requested);
+/// Replaces the run.json of `folder` by `info`, which names the new state, and removes the old
+/// files: one process does that, when all ranks have committed the new state and closed the old
+/// files.
 Status ReplaceState(ResumePoint& from, const RunFolder& folder, RunInfo info);
-/// Both, for one rank. After an error the run is as it was.
-Status MoveState(ResumePoint& from, zero::Session& session, const RunFolder& folder, RunInfo info,
-                 const std::function<bool()>& stop_requested);
 
 /// Has the run.json of `folder` say what `now` says of changes and of steps that are passed over,
 /// if the state stays in its files.
 Status NoteChanges(const ResumePoint& from, const RunInfo& now, const RunFolder& folder);
 
 /// Completes what an earlier process was killed in: removes unfinished snapshots, and completes a
-/// MoveState: removes files, and copies the rows of the snapshot from which the run resumed. Files
+/// move: removes files, and copies the rows of the snapshot from which the run resumed. Files
 /// that cannot be removed stay in run.json, which names the run's place from now on (version 3).
 Status CompleteEarlier(ResumePoint& from, const RunFolder& folder);
 

@@ -1,9 +1,14 @@
-// A run that is a copy of another one's newest commit, in any folder: what a snapshot is that is
-// taken to a path.
+// Copies of a run's newest commit, each in a folder of its own: snapshots in RUN (run/snapshot.h),
+// and runs at a path, which are what a snapshot is that is taken there.
 //
-// Threads: one at a time for a path.
+// Until a copy is complete, its folder NAME is called ".NAME.unfinished", and its run.json names
+// the files of its state in `leftovers` before they are made, so that they are found however it
+// ends.
+//
+// Threads: one at a time for a place.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -15,16 +20,45 @@
 
 namespace penstock::train {
 
-/// Copies the commit of `state`, the state of the run in `run` that `info` is of, into a folder at
-/// `path`, which does not exist and is made: a run of its own, with the rows up to the commit, and
-/// all of its files in it. It is complete
-/// and durable when the function returns; after an error nothing is left. Until then the folder is
-/// ".NAME.unfinished" beside `path`; one that a killed process left is removed. Returns the path,
-/// absolute and without links. Errors: kInvalidArgument if something is there; kUnavailable while
-/// another process copies to it; of copying.
-Result<std::string> CopyRun(const Folder& run, const RunInfo& info,
-                            const offload::WholeState& state, const std::string& path,
-                            const Notify& notify);
+inline constexpr const char* kUnfinished = ".unfinished";
+/// ".NAME.unfinished"
+std::string UnfinishedName(const std::string& name);
+
+/// What is copied: the newest commit of `state`, the state of the run in `run` that `info` is of.
+struct CommitOfRun {
+  const Folder& run;
+  const RunInfo& info;
+  const offload::WholeState& state;
+};
+
+/// Where a copy is made.
+struct CopyPlace {
+  const Folder& around;
+  std::string name;
+  /// Fails for a folder of the unfinished name that is not an unfinished copy to this place.
+  std::function<Status(const Folder& unfinished)> check;
+  bool locks = false;  ///< a lock of its own keeps other processes away
+};
+
+/// Makes a copy, whose run.json is `own` with the state that `files` returns for its folder; what a
+/// killed process left there is removed. The copy is complete and durable when the function
+/// returns; after an error nothing is left. Errors: of removing what was left; of copying.
+Status MakeCopy(const CommitOfRun& commit, const CopyPlace& place, RunInfo own,
+                const std::function<Result<StateFiles>(const Folder& unfinished)>& files,
+                const std::function<bool()>& stop_requested, const Notify& notify);
+/// Removes an unfinished copy, if it is there. Stops at the first thing that is not the copy's, and
+/// leaves the rest. Errors: of `check`; kUnavailable while a process makes it, or has just finished
+/// it; of removing.
+Status RemoveUnfinished(const CopyPlace& place);
+/// The same; a failure is only told.
+void RemoveUnfinishedOrSay(const CopyPlace& place, const Notify& notify);
+/// Returns the existing files of the state of an unfinished copy.
+Result<StateFiles> FilesOfUnfinished(const Folder& folder);
+
+/// Copies the commit to `path`, absolute and without links, where nothing is: a run of its own,
+/// with the rows up to the commit, and all of its files in it. Errors: kInvalidArgument if
+/// something is there; kUnavailable while another process copies to it; of copying.
+Status CopyRun(const CommitOfRun& commit, const std::string& path, const Notify& notify);
 
 /// What a process that was killed left of a copy to a path.
 struct LeftCopy {

@@ -181,15 +181,10 @@ Status RemoveNewRun(const Folder& run, const Folder& around, RunLock& lock) {
 }  // namespace
 
 Result<RunFolder> RunFolder::Create(const std::string& path) {
-  std::error_code error;
-  fs::path absolute = fs::absolute(path, error);
-  if (error) return ErrnoError(error.value(), "looking at " + path);
-  if (!absolute.has_filename()) absolute = absolute.parent_path();
-  const auto [parent, name] = SplitPath(absolute.string());
+  PENSTOCK_ASSIGN(const std::string canonical, CanonicalPath(path));
+  const auto [parent, name] = SplitPath(canonical);
   PENSTOCK_TRY(MakeFolders(parent).status());
-  const fs::path canonical = fs::canonical(parent, error);
-  if (error) return ErrnoError(error.value(), "looking at " + parent);
-  PENSTOCK_ASSIGN(Folder around, Folder::Open(canonical.string()));
+  PENSTOCK_ASSIGN(Folder around, Folder::Open(parent));
   auto found = FolderOfNewRun(around, name);
   if (!found.ok() && found.error().code == ErrorCode::kInvalidArgument) return ExistsAlready(path);
   PENSTOCK_TRY(found.status());
@@ -216,10 +211,8 @@ Result<RunFolder> RunFolder::Create(const std::string& path) {
 }
 
 Result<RunFolder> RunFolder::Open(const std::string& path) {
-  std::error_code error;
-  const fs::path absolute = fs::canonical(path, error);
-  if (error) return ErrnoError(error.value(), "looking at " + path);
-  PENSTOCK_ASSIGN(Folder folder, Folder::Open(absolute.string()));
+  PENSTOCK_ASSIGN(const std::string canonical, CanonicalPath(path));
+  PENSTOCK_ASSIGN(Folder folder, Folder::Open(canonical));
   // In a folder that is no run's no lock is made, and one that becomes a run's meanwhile is not
   // used without.
   PENSTOCK_TRY(ReadRunInfo(folder).status());

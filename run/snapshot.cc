@@ -9,14 +9,14 @@
 #include <memory>
 #include <optional>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "base/files.h"
-#include "offload/state_copy.h"
 #include "offload/state_names.h"
 #include "offload/state_removal.h"
 #include "run/automatic_snapshots.h"
-#include "run/commit_rows.h"
+#include "run/run_copy.h"
 #include "run/snapshot_request.h"
 
 namespace penstock::train {
@@ -26,14 +26,9 @@ namespace fs = std::filesystem;
 using offload::WholeState;
 
 constexpr const char* kSnapshots = "snapshots";
-constexpr std::string_view kUnfinished = ".unfinished";
 /// ".failed": of earlier versions.
 constexpr std::array<std::string_view, 4> kOwnSuffixes = {kUnfinished, ".request", ".answer",
                                                           ".failed"};
-
-std::string UnfinishedName(const std::string& name) {
-  return fmt::format(".{}{}", name, kUnfinished);
-}
 
 /// Where the copy of a file goes, for the snapshot `name`.
 Result<std::string> TargetOf(const Folder& run, const std::string& path, const std::string& name,
@@ -46,7 +41,22 @@ Result<std::string> TargetOf(const Folder& run, const std::string& path, const s
       .string();
 }
 
-/// The files of the snapshot `name` of a state.
+/// Called before they are noted as the snapshot's: a file that is there may have been moved away.
+Status CheckFree(const std::vector<std::string>& targets) {
+  for (const std::string& target : targets) {
+    for (const std::string& path : {target, offload::UnfinishedCopy(target)}) {
+      std::error_code ignored;
+      if (!fs::exists(fs::symlink_status(path, ignored))) continue;
+      return MakeError(ErrorCode::kInvalidArgument,
+                       "there is {} already, of a snapshot whose folder is not in RUN any more; "
+                       "take another name, or remove that file if you do not need it",
+                       path);
+    }
+  }
+  return {};
+}
+
+/// The files of the snapshot `name` of a state, none of which is there.
 Result<StateFiles> TargetFiles(const Folder& run, const StateFiles& state, const std::string& name,
                                const Folder& unfinished) {
   StateFiles targets = state;
@@ -55,6 +65,7 @@ Result<StateFiles> TargetFiles(const Folder& run, const StateFiles& state, const
       PENSTOCK_ASSIGN(path, TargetOf(run, path, name, unfinished));
     }
   }
+  PENSTOCK_TRY(CheckFree(targets.all()));
   return targets;
 }
 
@@ -76,72 +87,14 @@ bool IsUnfinishedOf(const Folder& folder, const std::string& run_uuid) {
          });
 }
 
-/// The folder last: it says which the files are.
-Status RemoveUnfinished(const Folder& snapshots, const std::string& unfinished,
-                        const std::string& run_uuid) {
-  PENSTOCK_ASSIGN(const FolderEntry entry, snapshots.Look(unfinished));
-  if (entry.kind == FolderEntry::Kind::kNone) return {};
-  // An empty one, for which no descriptor is needed: that there was none may be why it is empty.
-  if (snapshots.RemoveFolder(unfinished).ok()) return {};
-  PENSTOCK_ASSIGN(const Folder folder, snapshots.OpenFolder(unfinished));
-  if (!IsUnfinishedOf(folder, run_uuid)) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "{} is there and was not made by this run; take another name for the "
-                     "snapshot, or remove that folder",
-                     folder.path());
-  }
-  PENSTOCK_ASSIGN(const StateFiles states, FilesOfUnfinished(folder));
-  for (const std::string& path : states.all()) {
-    PENSTOCK_ASSIGN(auto file, offload::RemovableState::Open(path, states.uuid));
-    PENSTOCK_TRY(file.Remove());
-  }
-  PENSTOCK_ASSIGN(const std::vector<FoundFile> files, FilesOfRun(folder));
-  for (const FoundFile& file : files) PENSTOCK_TRY(folder.RemoveFile(file.name, file.id));
-  return snapshots.RemoveFolder(unfinished);
-}
-
-void RemoveOrSay(const Folder& snapshots, const std::string& unfinished,
-                 const std::string& run_uuid, const Notify& notify) {
-  const Status removed = RemoveUnfinished(snapshots, unfinished, run_uuid);
-  if (removed.ok()) return;
-  notify("an unfinished snapshot is left behind: " + removed.error().message);
-}
-
-/// Called before they are noted as the snapshot's: a file that is there may have been moved away.
-Status CheckFree(const std::vector<std::string>& targets) {
-  for (const std::string& target : targets) {
-    for (const std::string& path : {target, offload::UnfinishedCopy(target)}) {
-      std::error_code ignored;
-      if (!fs::exists(fs::symlink_status(path, ignored))) continue;
-      return MakeError(ErrorCode::kInvalidArgument,
-                       "there is {} already, of a snapshot whose folder is not in RUN any more; "
-                       "take another name, or remove that file if you do not need it",
-                       path);
-    }
-  }
-  return {};
-}
-
-/// An error leaves the unfinished folder, and the files that it names.
-Status MakeSnapshot(const Folder& run, const Folder& snapshots, const RunInfo& info,
-                    const WholeState& state, const std::string& name,
-                    const std::function<bool()>& stop_requested, const Notify& notify) {
-  PENSTOCK_ASSIGN(const Folder unfinished, snapshots.MakeFolder(UnfinishedName(name)));
-  RunInfo kept = info;
-  std::error_code error;
-  kept.place = (fs::canonical(snapshots.path(), error) / name).string();
-  if (error) return ErrnoError(error.value(), "looking at " + snapshots.path());
-  PENSTOCK_ASSIGN(kept.state, TargetFiles(run, *info.state, name, unfinished));
-  PENSTOCK_TRY(CheckFree(kept.state->all()));
-  kept.leftovers.clear();
-  kept.temporary = false;  // it stays when its run is removed
-  kept.rows_from.reset();
-  kept.copying.reset();
-  PENSTOCK_TRY(WriteRunInfo(unfinished, kept));
-  PENSTOCK_TRY(offload::CopyState(state, kept.state->paths(), stop_requested));
-  PENSTOCK_TRY(CopyCommittedRows(run, info, state, unfinished, notify));
-  PENSTOCK_TRY(snapshots.Rename(UnfinishedName(name), name));
-  return snapshots.Sync();
+CopyPlace PlaceOf(const Folder& snapshots, const std::string& name, const std::string& run_uuid) {
+  return {.around = snapshots, .name = name, .check = [run_uuid](const Folder& folder) -> Status {
+            if (IsUnfinishedOf(folder, run_uuid)) return {};
+            return MakeError(ErrorCode::kInvalidArgument,
+                             "{} is there and was not made by this run; take another name for the "
+                             "snapshot, or remove that folder",
+                             folder.path());
+          }};
 }
 
 }  // namespace
@@ -244,33 +197,13 @@ std::vector<std::string> UnfinishedSnapshots(const Folder& snapshots, const std:
   return *std::move(names);
 }
 
-Result<StateFiles> FilesOfUnfinished(const Folder& folder) {
-  const Result<RunInfo> info = ReadRunInfo(folder);
-  // The copy was not begun.
-  if (!info.ok() && info.error().code == ErrorCode::kNotFound) return StateFiles{};
-  PENSTOCK_TRY(info.status());
-  StateFiles there = info->state.value_or(StateFiles());
-  for (RankFiles& rank : there.ranks) {
-    std::vector<std::string> paths;
-    for (const std::string& whole : rank.paths) {
-      for (const std::string& path : {whole, offload::UnfinishedCopy(whole)}) {
-        std::error_code ignored;
-        const bool drive_is_there = fs::exists(fs::path(path).parent_path(), ignored);
-        if (drive_is_there && !fs::exists(fs::symlink_status(path, ignored))) continue;
-        paths.push_back(path);
-      }
-    }
-    rank.paths = std::move(paths);
-  }
-  return there;
-}
-
 void RemoveUnfinishedSnapshots(const Folder& run, const std::string& run_uuid,
                                const Notify& notify) {
   const Result<Folder> snapshots = OpenSnapshotsFolder(run);
   if (!snapshots.ok()) return;
   for (const std::string& unfinished : UnfinishedSnapshots(*snapshots, run_uuid)) {
-    RemoveOrSay(*snapshots, unfinished, run_uuid, notify);
+    const std::string name = *HiddenSnapshotName(unfinished, kUnfinished);
+    RemoveUnfinishedOrSay(PlaceOf(*snapshots, name, run_uuid), notify);
   }
 }
 
@@ -280,10 +213,13 @@ Status TakeSnapshot(const Folder& run, const RunInfo& info, const WholeState& st
   PENSTOCK_TRY(info.automatic ? CheckSnapshotName(name) : CheckNewSnapshotName(name));
   PENSTOCK_TRY(CheckSnapshotNotTaken(run, name));
   PENSTOCK_ASSIGN(const Folder snapshots, MakeSnapshotsFolder(run));
-  PENSTOCK_TRY(RemoveUnfinished(snapshots, UnfinishedName(name), info.run_uuid));
-  Status made = MakeSnapshot(run, snapshots, info, state, name, stop_requested, notify);
-  if (!made.ok()) RemoveOrSay(snapshots, UnfinishedName(name), info.run_uuid, notify);
-  return made;
+  RunInfo own = info;
+  PENSTOCK_ASSIGN(own.place, CanonicalPath(snapshots.PathOf(name)));
+  const auto files = [&](const Folder& unfinished) {
+    return TargetFiles(run, *info.state, name, unfinished);
+  };
+  return MakeCopy({run, info, state}, PlaceOf(snapshots, name, info.run_uuid), std::move(own),
+                  files, stop_requested, notify);
 }
 
 Status RemoveSnapshot(const Folder& run, const std::string& name, const std::string& run_uuid) {
@@ -303,7 +239,7 @@ Status RemoveSnapshot(const Folder& run, const std::string& name, const std::str
   }
   // From here on a kill leaves what the next resume removes.
   PENSTOCK_TRY(snapshots.Rename(name, UnfinishedName(name)));
-  return RemoveUnfinished(snapshots, UnfinishedName(name), run_uuid);
+  return RemoveUnfinished(PlaceOf(snapshots, name, run_uuid));
 }
 
 }  // namespace penstock::train

@@ -2,11 +2,9 @@
 //
 // That folder is one of a run, so that inspect, export, compare and clean take it: run.json,
 // metrics.jsonl up to the commit, and the state beside the run's own
-// ("penstock-UUID.snapshot-NAME.state"), or in the folder if the run's own is in RUN. Until
-// everything is there, the folder is called ".NAME.unfinished"; its run.json names the files of the
-// state before they are made, so that they are found however the copy ends. RUN/snapshots is the
-// user's as well: the run's own files in it are recognised by the run's UUID in them (RunInfo),
-// never by name alone.
+// ("penstock-UUID.snapshot-NAME.state"), or in the folder if the run's own is in RUN
+// (run/run_copy.h). RUN/snapshots is the user's as well: the run's own files in it are recognised
+// by the run's UUID in them (RunInfo), never by name alone.
 //
 // A run that is training is asked for its snapshots (run/snapshot_request.h) and takes them
 // itself (run/observers/snapshot_service.h).
@@ -57,8 +55,6 @@ std::optional<std::string> RunOfSnapshot(const Folder& folder);
 /// off: folders that are empty, or whose run.json is of the run with this UUID. No other folder
 /// counts.
 std::vector<std::string> UnfinishedSnapshots(const Folder& snapshots, const std::string& run_uuid);
-/// Returns the existing files of a snapshot's state while its folder is an unfinished one.
-Result<StateFiles> FilesOfUnfinished(const Folder& folder);
 /// Removes what killed processes left of the run's snapshots; a notice names files that stay. The
 /// caller has the run's lock.
 void RemoveUnfinishedSnapshots(const Folder& run, const std::string& run_uuid,

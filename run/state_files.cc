@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -42,6 +43,11 @@ std::vector<std::string> StateFiles::all() const {
     files.insert(files.end(), rank.paths.begin(), rank.paths.end());
   }
   return files;
+}
+
+bool LiesIn(const StateFiles& files, const std::string& folder) {
+  return std::ranges::all_of(
+      files.all(), [&](const std::string& path) { return SplitPath(path).first == folder; });
 }
 
 std::string RankNote(const StateFiles& files, size_t rank) {

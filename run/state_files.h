@@ -39,6 +39,9 @@ struct StateFiles {
   std::vector<std::string> all() const;
 };
 
+/// Whether all files of a state lie in a folder, whose path is absolute and without links.
+bool LiesIn(const StateFiles& files, const std::string& folder);
+
 /// "; of rank 3, host b"; empty for a state of one rank.
 std::string RankNote(const StateFiles& files, size_t rank);
 

@@ -15,24 +15,6 @@ double StepTimeLine::At(uint64_t samples) const {
   return fixed_s + sample_s * static_cast<double>(samples);
 }
 
-Result<StepTimeLine> FitStepTime(const MeasuredStep& a, const MeasuredStep& b) {
-  if (a.samples == b.samples) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "step time: both steps have a batch of {}; measure two that differ",
-                     a.samples);
-  }
-  const double samples = static_cast<double>(b.samples) - static_cast<double>(a.samples);
-  const double slope = (b.seconds - a.seconds) / samples;
-  if (!(slope >= 0)) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "step time: a batch of {} takes {} s and one of {} takes {} s; a larger one "
-                     "cannot take less: measure again",
-                     a.samples, a.seconds, b.samples, b.seconds);
-  }
-  return StepTimeLine{.fixed_s = a.seconds - slope * static_cast<double>(a.samples),
-                      .sample_s = slope};
-}
-
 namespace {
 
 uint64_t HiddenFrom(const StepTimeLine& line, double drive_s) {

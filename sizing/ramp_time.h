@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "base/result.h"
 #include "sizing/batch_rampup.h"
 
 namespace penstock::train {
@@ -22,14 +21,6 @@ struct StepTimeLine {
 
   double At(uint64_t samples) const;
 };
-
-struct MeasuredStep {
-  uint64_t samples = 0;
-  double seconds = 0;
-};
-/// Returns the line through two measured steps. Errors: kInvalidArgument if they have the same
-/// batch, or the larger one takes less time.
-Result<StepTimeLine> FitStepTime(const MeasuredStep& a, const MeasuredStep& b);
 
 /// What a step takes without the drive: the longest of these, which run beside each other.
 using StepTimeLines = std::vector<StepTimeLine>;

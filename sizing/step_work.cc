@@ -3,9 +3,9 @@
 namespace penstock::train {
 namespace {
 
-double AttentionFlops(const CountedSizes& sizes, const StepBatch& batch) {
+double AttentionFlops(const CountedSizes& sizes, uint64_t sequence, double tokens) {
   return 12 * static_cast<double>(sizes.attentions) * static_cast<double>(sizes.attention_width) *
-         static_cast<double>(batch.sequence) * batch.tokens();
+         static_cast<double>(sequence) * tokens;
 }
 
 /// `layers`, computed once in forward and backward, and `rest`, which is not recomputed.
@@ -23,7 +23,8 @@ StepWork WorkOf(const ModelShape& shape, const StepBatch& batch) {
   const double layers = 6 * static_cast<double>(AllLayerMatrices(shape)) * batch.tokens();
   const double logits =
       6 * static_cast<double>(shape.vocabulary) * static_cast<double>(shape.width) * batch.tokens();
-  return Together(layers + AttentionFlops(CountedSizesOf(shape), batch), logits);
+  return Together(layers + AttentionFlops(CountedSizesOf(shape), batch.sequence, batch.tokens()),
+                  logits);
 }
 
 CountedSizes CountedSizesOf(const ModelShape& shape) {
@@ -34,10 +35,10 @@ CountedSizes CountedSizesOf(const ModelShape& shape) {
           .attention_width = AttentionWidth(shape)};
 }
 
-StepWork MetricsWork(const CountedSizes& sizes, const StepBatch& batch) {
-  const double rest = 6 * batch.tokens() * static_cast<double>(sizes.outside_layers);
-  const double all = 6 * batch.tokens() * static_cast<double>(sizes.parameters);
-  return Together(all - rest + AttentionFlops(sizes, batch), rest);
+StepWork MetricsWork(const CountedSizes& sizes, uint64_t sequence, double tokens) {
+  const double rest = 6 * tokens * static_cast<double>(sizes.outside_layers);
+  const double all = 6 * tokens * static_cast<double>(sizes.parameters);
+  return Together(all - rest + AttentionFlops(sizes, sequence, tokens), rest);
 }
 
 double EarlierMegatronFlops(const ModelShape& shape, const StepBatch& batch) {

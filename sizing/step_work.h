@@ -41,9 +41,10 @@ struct CountedSizes {
 };
 CountedSizes CountedSizesOf(const ModelShape& shape);
 
-/// Returns a step's FLOPs as RUN/metrics.jsonl counts them: model = tokens · (6 · N + 12 · l · h ·
-/// s), where N are all parameters; hardware has a third more of the layers' part of it.
-StepWork MetricsWork(const CountedSizes& sizes, const StepBatch& batch);
+/// Returns the FLOPs of so many tokens, in samples of `sequence` tokens, as RUN/metrics.jsonl
+/// counts them: model = tokens · (6 · N + 12 · l · h · s), where N are all parameters; hardware has
+/// a third more of the layers' part of it.
+StepWork MetricsWork(const CountedSizes& sizes, uint64_t sequence, double tokens);
 
 /// Returns the formula that Megatron-DeepSpeed had before: 8 · B · s · (parameters of all layers),
 /// recomputation included, attention and logits left out.

@@ -18,6 +18,7 @@
 #include "run/doubted_commit.h"
 #include "run/leftovers.h"
 #include "run/rank_reports.h"
+#include "run/run_copy.h"
 #include "run/run_folder.h"
 #include "run/snapshot.h"
 #include "train/process/status_line.h"

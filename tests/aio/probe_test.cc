@@ -113,8 +113,7 @@ TEST_F(ProbeTest, WhatAKilledProcessOfOurNumberLeftIsNoObstacle) {
 }
 
 TEST_F(ProbeTest, FillWritesEveryByteWithWhatCannotBeCompressed) {
-  const auto engine = CreateEngine(Threads()).value();
-  ASSERT_TRUE(file_->Fill(*engine, Seconds::max(), kNever).ok());
+  ASSERT_TRUE(file_->Fill(Threads(), Seconds::max(), kNever).ok());
   EXPECT_EQ(file_->written(), 4_MiB);
   std::vector<unsigned char> bytes(4 << 20);
   const int fd = file_->file().fd();
@@ -137,15 +136,13 @@ TEST_F(ProbeTest, FillWritesEveryByteWithWhatCannotBeCompressed) {
 }
 
 TEST_F(ProbeTest, FillThatIsInterruptedIsCancelled) {
-  const auto engine = CreateEngine(Threads()).value();
-  const Status status = file_->Fill(*engine, Seconds::max(), [] { return true; });
+  const Status status = file_->Fill(Threads(), Seconds::max(), [] { return true; });
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kCancelled);
 }
 
 TEST_F(ProbeTest, FillOnADriveThatIsTooSlowEndsWithTheTimeAndSaysHowFarItCame) {
-  const auto engine = CreateEngine(Threads()).value();
-  const Status status = file_->Fill(*engine, Seconds(0), kNever);
+  const Status status = file_->Fill(Threads(), Seconds(0), kNever);
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kUnavailable);
   EXPECT_THAT(status.error().message, HasSubstr("took " + ToString(1_MiB)));

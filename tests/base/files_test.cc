@@ -47,6 +47,22 @@ TEST(InputFile, AFailedReadSaysWhereAndWhy) {
                         ErrorCode::kIo, {folder.Path("a"), "2 bytes at offset 7", "Input/output"}));
 }
 
+TEST(NewFile, IsRefusedWhereOneIsOrCannotBe) {
+  const TempFolder folder;
+  EXPECT_TRUE(FailsWith(CheckNewFile("--plot", folder.Write("taken", "mine")),
+                        ErrorCode::kInvalidArgument, {"--plot", "it exists"}));
+  EXPECT_TRUE(
+      FailsWith(CheckNewFile("--plot", folder.Path("no/where")), ErrorCode::kNotFound, {"no"}));
+  EXPECT_TRUE(CheckNewFile("--plot", folder.Path("free")).ok());
+}
+
+TEST(NamesIn, AreSortedAndAMissingFolderIsAnError) {
+  const TempFolder folder;
+  for (const char* name : {"b", ".c", "a"}) folder.Write(name, "");
+  EXPECT_THAT(NamesIn(folder.Path("")).value(), ElementsAre(".c", "a", "b"));
+  EXPECT_TRUE(FailsWith(NamesIn(folder.Path("no")).status(), ErrorCode::kNotFound, {"no"}));
+}
+
 TEST(OutputFile, AppearsWholeAndOnlyWhenFinished) {
   const TempFolder folder;
   const std::string_view text = "0123456789";

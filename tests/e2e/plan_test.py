@@ -339,19 +339,22 @@ class PlanCommandTest(PlanTest):
         config, model = self.nvme_config(), self.make_model()
         for fragment, arguments in (
                 ("--config is required", ("--model", model)),
-                ("--drive 7;5", ("--model", model, "--config", config, "--drive", "7;5")),
-                ("--device-tflops -1", ("--model", model, "--config", config, "--device-tflops=-1")),
+                ("--drive: \"7;5\"", ("--model", model, "--config", config, "--drive", "7;5")),
+                ("--device-tflops: -1 is not in (0, 1000000000]",
+                 ("--model", model, "--config", config, "--device-tflops=-1")),
                 ("--nodes 2 does not divide --ranks 3",
                  ("--model", model, "--config", config, "--ranks", "3", "--nodes", "2")),
                 ("gpt2", ("--model", "gtp2:h=1,l=1,v=1,s=1", "--config", config)),
-                ("--link 0", ("--model", model, "--config", config, "--link", "0")),
+                ("--link: 0 is not in", ("--model", model, "--config", config, "--link", "0")),
                 ("--tokens needs a speed", ("--model", model, "--tokens", "1e9")),
-                ("--tokens 1e99", ("--model", model, "--config", config, "--tokens", "1e99")),
+                ("--tokens: 1e99 is not in",
+                 ("--model", model, "--config", config, "--tokens", "1e99")),
                 ("no rating of a drive", ("--model", model, "--config", config,
                                           "--drive-rating", "600")),
                 ("--drive has no effect on a plan by --as", ("--model", model, "--as", "deepspeed",
                                                              "--drive", "1")),
-                ("--tensor-parallel 1,,2", ("--model", model, "--tensor-parallel", "1,,2"))):
+                ("--tensor-parallel: \"\" is not a whole number",
+                 ("--model", model, "--tensor-parallel", "1,,2"))):
             outcome = self.plan(*arguments)
             self.assert_fails(outcome, 2, fragment)
 

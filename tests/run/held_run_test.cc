@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <string>
 
+#include "run/run_copy.h"
 #include "tests/temp_folder.h"
 
 namespace penstock::train {
@@ -58,6 +59,22 @@ TEST(HeldRunTest, ACopyWhoseOwnStateWasNotedOnTheSecondTryIsNoCopyAnyMore) {
   }
   EXPECT_TRUE(copy.NoteCommit(own).ok());
   EXPECT_TRUE(copy.OwnFolders().has_value());
+}
+
+TEST(RunCopyTest, AFolderWhoseStateLiesElsewhereIsNoUnfinishedCopy) {
+  const TempFolder base;
+  const std::string root = fs::canonical(base.Path());
+  const std::string drive = base.Write("drive/penstock-aa.state", "state");
+  fs::create_directory(root + "/.kept.unfinished");
+  const Folder folder = Folder::Open(root + "/.kept.unfinished").value();
+  RunInfo info{.kind = RunKind::kOptimizer,
+               .program = "test",
+               .run_uuid = "bb",
+               .place = root + "/kept",
+               .leftovers = {StateFiles::OfOneRank({drive}, "aa")}};
+  ASSERT_TRUE(WriteRunInfo(folder, info).ok());
+  EXPECT_EQ(RemoveLeftCopy(info.place).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(fs::exists(drive) && fs::exists(folder.PathOf(kInfoName)));
 }
 
 TEST(HeldRunTest, AStateWithAnotherNameIsNotTrainedInPlace) {

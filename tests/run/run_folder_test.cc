@@ -94,6 +94,14 @@ TEST_F(RunFolderTest, ThatIsADanglingLinkIsRefused) {
   EXPECT_FALSE(RunFolder::Create(Path("run")).ok());
 }
 
+TEST_F(RunFolderTest, ThatARunHasOnlyBegunIsUsedThroughALink) {
+  base_.Write("begun/run.lock", "");
+  fs::create_symlink(Path("begun"), Path("run"));
+  const Result<RunFolder> folder = RunFolder::Create(Path("run"));
+  ASSERT_TRUE(folder.ok()) << folder.error().message;
+  EXPECT_EQ(folder->path(), fs::canonical(Path("begun")));
+}
+
 TEST_F(RunFolderTest, BelowAFileIsRefused) {
   base_.Write("file", "x");
   const Result<RunFolder> folder = RunFolder::Create(Path("file/run"));

@@ -30,7 +30,7 @@ TEST(StepWorkTest, ModelTflopsLeaveRecomputationOut) {
   const StepWork work = WorkOf(Gpt(14336, 70), {2048, 2048});
   EXPECT_NEAR(TflopsPerGpu(work.model, 102.03, 384), 115.84, 0.02);
   // metrics.jsonl counts 6 N + 12 l h s, which is nearly the same.
-  const StepWork counted = MetricsWork(CountedSizesOf(Gpt(14336, 70)), {2048, 2048});
+  const StepWork counted = MetricsWork(CountedSizesOf(Gpt(14336, 70)), 2048, 2048.0 * 2048);
   EXPECT_NEAR(TflopsPerGpu(counted.model, 102.03, 384), 115.84, 0.05);
   EXPECT_NEAR(TflopsPerGpu(counted.hardware, 102.03, 384), 153.68, 0.05);
 }
@@ -58,7 +58,7 @@ TEST(StepWorkTest, AnyGpt2HasMegatronsFormula) {
 
 TEST(StepWorkTest, MetricsWorkIsTheDocumentedOne) {
   const ModelShape tiny = ParseModelShape("gpt2:h=64,l=3,v=256,s=64").value();
-  EXPECT_EQ(MetricsWork(CountedSizesOf(tiny), {10, 32}).model,
+  EXPECT_EQ(MetricsWork(CountedSizesOf(tiny), 32, 10 * 32).model,
             320.0 * (6 * 170560 + 12 * 3 * 64 * 32));
 }
 

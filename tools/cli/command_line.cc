@@ -10,10 +10,7 @@
 
 #include "base/exception_name.h"
 #include "base/message_text.h"
-#include "tools/cli/cli_commands.h"
 #include "tools/cli/usage_mistake.h"
-#include "tools/inspect.h"
-#include "tools/snapshot_commands.h"
 #include "train/process/log.h"
 
 namespace penstock::train {
@@ -31,64 +28,6 @@ Error UnknownCommand(const std::string& name, const std::vector<std::string>& na
   return MakeError(ErrorCode::kInvalidArgument, "unknown command {}; there are {} and {}", name,
                    fmt::join(names.begin(), names.end() - 1, ", "), names.back());
 }
-
-int ExecuteTool(const ExportCommand& options) { return PrintOrReport(RunExport(options)); }
-
-int ExecuteTool(const InspectCommand& options) {
-  const Result<InspectOutcome> outcome = RunInspect(options.run);
-  if (!outcome.ok()) return ReportError(outcome.error());
-  const int printed = Print(outcome->text);
-  return outcome->intact.ok() ? printed : ReportError(outcome->intact.error());
-}
-
-int ExecuteTool(const NumericsCommand& options) {
-  return PrintOrReport(RunNumericsCommand(options));
-}
-
-int ExecuteTool(const TuneCommand& options) {
-  const Result<TuneReport> report = RunTune(options);
-  if (!report.ok() && report.error().code == ErrorCode::kCancelled) {
-    LogNotice("interrupted: nothing is left on the drive, and no file was written");
-    return ExitCode(ErrorCode::kCancelled);
-  }
-  if (!report.ok()) return ReportError(report.error());
-  // Prints the results first, so that they are not lost if a file cannot be written.
-  const int printed = Print(OutputText(options, *report));
-  const Status written = WriteTuneFiles(options, *report);
-  return written.ok() ? printed : ReportError(written.error());
-}
-
-int ExecuteTool(const CleanCommand& options) { return PrintOrReport(RunClean(options)); }
-
-int ExecuteTool(const CompareCommand& options) {
-  const Result<CompareOutcome> outcome = RunCompare(options);
-  if (!outcome.ok()) return ReportError(outcome.error());
-  const int printed = Print(outcome->text);
-  return printed == 0 && !outcome->equal ? kDifferent : printed;
-}
-
-int ExecuteTool(const SnapshotCommand& options) {
-  return PrintOrReport(RunSnapshot(options.run, options.name));
-}
-
-int ExecuteTool(const SnapshotsCommand& options) {
-  return PrintOrReport(RunSnapshots(options.run));
-}
-
-int ExecuteTool(const PlanCommand& options) { return PrintOrReport(MakePlanReport(options)); }
-
-int ExecuteTool(const DoctorCommand& options) {
-  const Result<DoctorOutcome> outcome = RunDoctor(options);
-  if (!outcome.ok() && outcome.error().code == ErrorCode::kCancelled) {
-    LogNotice("interrupted: nothing is left on the drive, and no file was written");
-    return ExitCode(ErrorCode::kCancelled);
-  }
-  if (!outcome.ok()) return ReportError(outcome.error());
-  const int printed = Print(outcome->text);
-  return printed == 0 && outcome->failed ? kDifferent : printed;
-}
-
-int ExecuteTool(const PrintText& text) { return Print(text.text); }
 
 }  // namespace
 
@@ -126,12 +65,9 @@ int Print(const std::string& text) {
   return written ? 0 : ReportError(MakeError(ErrorCode::kIo, "writing to stdout failed"));
 }
 
-int PrintOrReport(const Result<std::string>& text) {
-  return text.ok() ? Print(*text) : ReportError(text.error());
-}
-
-int Execute(const ToolCommand& command) {
-  return std::visit([](const auto& options) { return ExecuteTool(options); }, command);
+int PrintFinding(const std::string& text, bool differs) {
+  const int printed = Print(text);
+  return printed == 0 && differs ? kDifferent : printed;
 }
 
 int RunProgram(const std::function<int()>& program) noexcept {

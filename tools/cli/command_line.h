@@ -30,7 +30,8 @@ Result<std::optional<PrintText>> ReadArguments(CLI::App& app,
 
 /// Prints to stdout; returns the exit code.
 int Print(const std::string& text);
-int PrintOrReport(const Result<std::string>& text);
+/// The same for a finding, whose exit code is kDifferent if it `differs`.
+int PrintFinding(const std::string& text, bool differs);
 
 /// Carries out a tool; returns the exit code.
 int Execute(const ToolCommand& command);

@@ -4,27 +4,18 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <memory>
-#include <optional>
+#include <functional>
 
 #include "base/result.h"
 #include "tools/cli/tool_commands.h"
 
 namespace penstock::train {
 
-/// Adds the tools' commands to a command line, and says which of them was given.
-class ToolParser {
- public:
-  /// `app` must outlive this, which must outlive the parsing.
-  explicit ToolParser(CLI::App& app);
-  ~ToolParser();
+/// Gets the tool that a line names, or what is wrong with its options: kInvalidArgument.
+using TakeTool = std::function<void(const Result<ToolCommand>&)>;
 
-  /// Returns the tool that was given; nothing if another command was. Errors: kInvalidArgument.
-  Result<std::optional<ToolCommand>> Take() const;
-
- private:
-  struct Arguments;
-  std::unique_ptr<Arguments> arguments_;
-};
+/// Adds the tools' commands to a command line. The line calls `take` at the end of its parsing, if
+/// one of them was given; `app` must live until then.
+void AddTools(CLI::App& app, const TakeTool& take);
 
 }  // namespace penstock::train

@@ -31,13 +31,13 @@ int RunArguments(const std::vector<std::string>& arguments) {
   CLI::App app("Tools for runs, drives and plans, as they come with the Python package.",
                "penstock");
   Begin(app);
-  const ToolParser tools(app);
+  std::optional<Result<ToolCommand>> tool;
+  AddTools(app, [&tool](const Result<ToolCommand>& given) { tool = given; });
   app.footer("train, replay and launch are in a build of penstock's source.");
   const Result<std::optional<PrintText>> text = ReadArguments(app, arguments);
   if (!text.ok()) return ReportError(text.error());
   if (text->has_value()) return Print((*text)->text);
-  const Result<std::optional<ToolCommand>> tool = tools.Take();
-  return tool.ok() ? Execute(**tool) : ReportError(tool.error());
+  return tool->ok() ? Execute(**tool) : ReportError(tool->error());
 }
 
 }  // namespace

@@ -48,7 +48,8 @@ std::string BothGiven(const CLI::App& command) {
   for (const CLI::Option* option : command.get_options()) {
     for (const CLI::Option* other : option->get_excludes()) {
       if (option->count() == 0 || other->count() == 0) continue;
-      return fmt::format("{} and {} exclude each other", option->get_name(), other->get_name());
+      return fmt::format("{} and {} exclude each other; keep one", option->get_name(),
+                         other->get_name());
     }
   }
   return "two options exclude each other";
@@ -67,7 +68,7 @@ std::string MistakeIn(const CLI::App& app, const CLI::ParseError& error) {
     case CLI::ExitCodes::RequiredError:
       return Missing(app, command);
     case CLI::ExitCodes::ValidationError:
-      return MessageLine(error.what());  // of our own checks (tools/cli/cli_checks.h)
+      return MessageLine(error.what());  // of our own readers (tools/cli/cli_options.h)
     case CLI::ExitCodes::ArgumentMismatch:
       return WrongCount(command, error.what());
     case CLI::ExitCodes::ConversionError:

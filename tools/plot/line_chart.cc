@@ -244,12 +244,6 @@ void ChartDrawing::DrawSteps(double top) {
 }
 
 std::string ChartDrawing::Draw() {
-  svg_ = fmt::format(
-      R"(<svg xmlns="http://www.w3.org/2000/svg" width="{0}" height="{1}" viewBox="0 0 {0} {1}" )"
-      R"(font-family="Helvetica, Arial, sans-serif">)"
-      "\n",
-      kChartWidth, height());
-  svg_ += SvgRect({.width = kChartWidth, .height = height()}, R"(fill="white")");
   Text(kEdge, 32, {.size = 20, .color = kTextInk, .bold = true}, chart_.title);
   Text(kEdge, 54, {.size = 13, .color = kFaintInk}, chart_.subtitle);
   double top = kTitles + 8;
@@ -260,8 +254,7 @@ std::string ChartDrawing::Draw() {
   }
   Text(left() + kPlotWidth / 2, top - kPanelGap + 38, {.anchor = "middle", .color = kFaintInk},
        chart_.x_title);
-  svg_ += "</svg>\n";
-  return svg_;
+  return SvgDocument(kChartWidth, height(), svg_);
 }
 
 }  // namespace

@@ -91,6 +91,15 @@ std::string SvgRect(const Box& box, std::string_view attributes, std::string_vie
   return fmt::format("{}><title>{}</title></rect>\n", open, EscapeXml(tooltip));
 }
 
+std::string SvgDocument(double width, double height, std::string_view content) {
+  return fmt::format(R"(<svg xmlns="http://www.w3.org/2000/svg" width="{0}" height="{1}" )"
+                     R"(viewBox="0 0 {0} {1}" font-family="Helvetica, Arial, sans-serif">)"
+                     "\n",
+                     width, height) +
+         SvgRect({.width = width, .height = height}, R"(fill="white")") + std::string(content) +
+         "</svg>\n";
+}
+
 std::string SvgText(double x, double y, const TextStyle& style, std::string_view text) {
   const std::string turn =
       style.vertical ? fmt::format(R"x( transform="rotate(-90 {} {})")x", x, y) : std::string();

@@ -45,6 +45,9 @@ struct Box {
 /// <rect> with further attributes as they are. `tooltip` is what a browser shows under the pointer.
 std::string SvgRect(const Box& box, std::string_view attributes, std::string_view tooltip = {});
 
+/// A whole picture on white ground.
+std::string SvgDocument(double width, double height, std::string_view content);
+
 struct TextStyle {
   int size = 12;
   const char* anchor = "start";  ///< "start", "middle", "end"

@@ -26,8 +26,7 @@ int ExecuteHere(const TrainOptions& options) {
 int ExecuteHere(const ReplayCommand& options) {
   const Result<ReplayOutcome> outcome = RunReplay(options);
   if (!outcome.ok()) return ReportError(outcome.error());
-  const int printed = Print(outcome->text);
-  return printed == 0 && !outcome->equal ? kDifferent : printed;
+  return PrintFinding(outcome->text, !outcome->equal);
 }
 
 int ExecuteHere(const LaunchCommand& options) {

@@ -1,47 +1,14 @@
 #include "train/cli/cli_launch.h"
 
-#include <utility>
 #include <variant>
 
-#include "tools/cli/cli_checks.h"
+#include "tools/cli/cli_options.h"
 #include "train/launch/hostfile.h"
 
 namespace penstock::train {
+namespace {
 
-CLI::App* AddLaunch(CLI::App& app, LaunchArguments* arguments) {
-  constexpr uint64_t kMaxPort = 65535;
-  LaunchCommand& options = arguments->options;
-  CLI::App* launch =
-      app.add_subcommand("launch", "Start several ranks of a training, here or on several hosts");
-  launch->add_option("--ranks", arguments->ranks, "number of processes that share the training")
-      ->required()
-      ->check(WholeCheck({.low = 1, .high = kMaxRanks}));
-  launch
-      ->add_option("--hostfile", options.hostfile,
-                   "hosts of the ranks: lines such as \"worker1 slots=8\" (default: this host)")
-      ->check(NameCheck());
-  launch
-      ->add_option("--master-port", arguments->master_port,
-                   "port of rank 0 (default: a free port; 29500 with --hostfile)")
-      ->check(WholeCheck({.low = 1, .high = kMaxPort}));
-  launch->footer(
-      "The command of the ranks follows after --:\n"
-      "  penstock launch --ranks 4 -- train --model M --config C --data D --out RUN");
-  return launch;
-}
-
-Error NoRankCommand() {
-  return MakeError(ErrorCode::kInvalidArgument,
-                   "launch lacks the command of the ranks; write it after --, as in \"penstock "
-                   "launch --ranks 4 -- train --model M\"");
-}
-
-Result<Command> MakeLaunch(const LaunchArguments& arguments, const std::vector<std::string>& rest) {
-  LaunchCommand options = arguments.options;
-  options.ranks = static_cast<uint32_t>(ParseWhole(arguments.ranks).value());  // checked
-  if (!arguments.master_port.empty()) {
-    options.master_port = static_cast<uint16_t>(ParseWhole(arguments.master_port).value());
-  }
+Result<Command> WithRanks(LaunchCommand options, const std::vector<std::string>& rest) {
   if (rest.size() < 2) return NoRankCommand();
   options.arguments.assign(rest.begin() + 1, rest.end());
   if (options.arguments[0] != "train") {
@@ -54,6 +21,31 @@ Result<Command> MakeLaunch(const LaunchArguments& arguments, const std::vector<s
   PENSTOCK_ASSIGN(Command command, ParseCommandLine(options.arguments));
   if (std::holds_alternative<ToolCommand>(command)) return command;
   return Command(std::move(options));
+}
+
+}  // namespace
+
+void AddLaunch(CLI::App& app, const std::vector<std::string>& rest, const TakeCommand& take) {
+  constexpr uint64_t kMaxPort = 65535;
+  const auto [launch, options] = AddCommand<LaunchCommand>(
+      app, "launch", "Start several ranks of a training, here or on several hosts",
+      [rest, take](const LaunchCommand& filled) { take(WithRanks(filled, rest)); });
+  AddWhole(*launch, "--ranks", &options->ranks, {.low = 1, .high = kMaxRanks},
+           "number of processes that share the training")
+      ->required();
+  AddName(*launch, "--hostfile", &options->hostfile,
+          "hosts of the ranks: lines such as \"worker1 slots=8\" (default: this host)");
+  AddWhole(*launch, "--master-port", &options->master_port, {.low = 1, .high = kMaxPort},
+           "port of rank 0 (default: a free port; 29500 with --hostfile)");
+  launch->footer(
+      "The command of the ranks follows after --:\n"
+      "  penstock launch --ranks 4 -- train --model M --config C --data D --out RUN");
+}
+
+Error NoRankCommand() {
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "launch lacks the command of the ranks; write it after --, as in \"penstock "
+                   "launch --ranks 4 -- train --model M\"");
 }
 
 }  // namespace penstock::train

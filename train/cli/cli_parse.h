@@ -3,6 +3,7 @@
 // Threads: the main thread.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -16,6 +17,9 @@
 namespace penstock::train {
 
 using Command = std::variant<TrainOptions, ReplayCommand, LaunchCommand, ToolCommand>;
+
+/// Gets the command that a line names, or what is wrong with its options: kInvalidArgument.
+using TakeCommand = std::function<void(const Result<Command>&)>;
 
 /// Reads the arguments (without the program's name). Errors: kInvalidArgument for arguments that
 /// are unknown, missing, malformed or not implemented.

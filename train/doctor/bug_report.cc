@@ -1,15 +1,11 @@
 #include "train/doctor/bug_report.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstdlib>
-#include <filesystem>
 #include <span>
-#include <system_error>
 #include <utility>
 
 #include "base/files.h"
@@ -94,18 +90,6 @@ std::string RunSections(const std::string& path) {
 }
 
 }  // namespace
-
-Status CheckReportPath(const std::string& path) {
-  std::error_code ignored;
-  if (std::filesystem::exists(std::filesystem::symlink_status(path, ignored))) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "--bug-report {}: it exists; remove it or name another file", path);
-  }
-  const std::string folder = SplitPath(path).first;
-  if (::access(folder.c_str(), W_OK) == 0) return {};
-  return ErrnoError(errno,
-                    fmt::format("--bug-report {}: cannot write to the folder {}", path, folder));
-}
 
 std::vector<std::string> KnownVariables() {
   std::vector<std::string> found;

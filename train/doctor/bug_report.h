@@ -17,9 +17,6 @@ struct BugReport {
   std::string run;  ///< folder of a run; empty: none
 };
 
-/// Errors: kInvalidArgument if `path` exists; of the folder that it is to lie in.
-Status CheckReportPath(const std::string& path);
-
 /// Returns the text of the report. What cannot be read of the run is said in its place.
 std::string ReportText(const BugReport& report);
 

@@ -7,33 +7,18 @@
 #include <iterator>
 #include <utility>
 
+#include "base/message_text.h"
+
 namespace penstock::train {
 namespace {
 
 constexpr std::array kStateNames = {"ok", "warn", "fail", "unknown"};
 
-constexpr size_t kMaxReportLine = 2000;
-
-/// Names and paths are a user's: what would break the line, or move a terminal's cursor, becomes
-/// a question mark.
-std::string Printable(std::string text) {
-  for (char& character : text) {
-    if (character == '\n' || character == '\t') character = ' ';
-    const auto byte = static_cast<unsigned char>(character);
-    if (byte < 0x20 || byte == 0x7f) character = '?';
-  }
-  return text;
-}
-
 std::string LineOf(const Check& check) {
   std::string line = fmt::format("{:<7}  {:<18}  {}", kStateNames[static_cast<size_t>(check.state)],
                                  check.name, check.found);
   if (!check.advice.empty()) line += "; " + check.advice;
-  if (line.size() > kMaxReportLine) {
-    line.resize(kMaxReportLine);
-    line += "...";
-  }
-  return Printable(std::move(line)) + "\n";
+  return MessageLine(line) + "\n";
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "aio/aio.h"
+#include "aio/drive_speed.h"
 #include "base/files.h"
 #include "config/config.h"
 #include "run/identity/config_files.h"
@@ -73,7 +74,7 @@ Status Drives::Measure(const Place& place, SeenFolder* folder, Checks* checks) c
     checks->push_back(NoSpeedCheck(why_not));
     return {};
   }
-  const Result<DriveSpeed> speed = MeasureDrive(folder->facts.folder, stop_);
+  const Result<aio::DriveSpeed> speed = aio::MeasureDrive(folder->facts.folder, stop_);
   if (!speed.ok() && speed.error().code == ErrorCode::kCancelled) return speed.error();
   if (speed.ok()) folder->gbps = speed->both_gbps;
   checks->push_back(SpeedCheck(speed));
@@ -89,7 +90,7 @@ struct Subjects {
 
 Result<Subjects> ReadSubjects(const DoctorCommand& command) {
   Subjects subjects;
-  if (!command.bug_report.empty()) PENSTOCK_TRY(CheckReportPath(command.bug_report));
+  if (!command.bug_report.empty()) PENSTOCK_TRY(CheckNewFile("--bug-report", command.bug_report));
   if (!command.configs.empty()) {
     PENSTOCK_ASSIGN(subjects.sources, ReadConfigFiles(command.configs));
     subjects.config = config::ParseConfig(subjects.sources, command.ranks);

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "train/doctor/speed_check.h"
+#include "aio/drive_speed.h"
 
 namespace penstock::train {
 namespace {
@@ -59,8 +59,8 @@ std::string WhyNotMeasured(const DriveFacts& facts, const SeenFolders& seen) {
   if (const SeenFolder* const same = MeasuredOn(seen, facts)) {
     return "it is the drive of " + same->facts.folder;
   }
-  if (facts.space && facts.space->free < kSpaceToMeasure) {
-    return "less than " + ToString(kSpaceToMeasure) + " are free";
+  if (facts.space && facts.space->free < aio::kSpaceToMeasure) {
+    return "less than " + ToString(aio::kSpaceToMeasure) + " are free";
   }
   return "";
 }

@@ -1,11 +1,12 @@
 #include "train/doctor/machine_files.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <system_error>
+#include <utility>
 
+#include "base/files.h"
 #include "base/result.h"
 #include "base/units.h"
 
@@ -58,20 +59,8 @@ std::optional<uint64_t> MachineFiles::Number(const std::string& path) const {
 }
 
 std::vector<std::string> MachineFiles::Names(const std::string& folder) const {
-  std::vector<std::string> names;
-  std::error_code error;
-  fs::directory_iterator it(fs::path(root_) / folder, error);
-  for (; !error && it != fs::directory_iterator(); it.increment(error)) {
-    names.push_back(it->path().filename().string());
-  }
-  std::ranges::sort(names);
-  return names;
-}
-
-std::optional<std::string> MachineFiles::LinkName(const std::string& path) const {
-  std::error_code error;
-  const fs::path target = fs::read_symlink(fs::path(root_) / path, error);
-  return error ? std::nullopt : std::optional(target.filename().string());
+  Result<std::vector<std::string>> names = NamesIn((fs::path(root_) / folder).string());
+  return names.ok() ? *std::move(names) : std::vector<std::string>();
 }
 
 std::optional<std::string> MachineFiles::Field(const std::string& path,

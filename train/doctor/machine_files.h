@@ -28,8 +28,6 @@ class MachineFiles {
   std::optional<uint64_t> Number(const std::string& path) const;
   /// Returns the names in a folder, sorted; none if it cannot be read.
   std::vector<std::string> Names(const std::string& folder) const;
-  /// Returns the name of what a link leads to.
-  std::optional<std::string> LinkName(const std::string& path) const;
   /// Returns what stands behind "key:" or "key" and blanks in a file of such lines.
   std::optional<std::string> Field(const std::string& path, const std::string& key) const;
 

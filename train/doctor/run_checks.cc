@@ -15,6 +15,7 @@
 #include "run/row_reader.h"
 #include "run/rows/numerics_files.h"
 #include "run/run_folder.h"
+#include "train/plan/step_floors.h"
 
 namespace penstock::train {
 namespace {
@@ -71,16 +72,14 @@ std::string TextAt(const Json& json, const char* key) {
   return value.is_string() ? value.get<std::string>() : "";
 }
 
-std::optional<aio::SimulatedDrive> SimulatedIn(const Json& summary) {
+std::optional<sim::DriveSpeed> SimulatedIn(const Json& summary) {
   const Json::json_pointer path("/config/penstock/aio/simulate");
   if (!summary.is_object() || !summary.contains(path) || !summary.at(path).is_object()) {
     return std::nullopt;
   }
   const Json& drive = summary.at(path);
-  return aio::SimulatedDrive{.read_gbps = FiniteOr0(NumberOf(drive, "read_gbps")),
-                             .write_gbps = FiniteOr0(NumberOf(drive, "write_gbps")),
-                             .shared = FieldOf(drive, "shared") == true,
-                             .latency_us = FiniteOr0(NumberOf(drive, "latency_us"))};
+  return DriveOf(FiniteOr0(NumberOf(drive, "read_gbps")), FiniteOr0(NumberOf(drive, "write_gbps")),
+                 FieldOf(drive, "shared") == true);
 }
 
 /// What is told of a run as a whole alone.
@@ -118,18 +117,17 @@ Status TakeRows(const Folder& run, RunRecord* facts) {
   return {};
 }
 
-/// The figures with `part` in `whole` of the bytes, which are those of all ranks.
-StepFigures WithPart(StepFigures figures, uint64_t part, uint64_t whole) {
+/// For `part` in `whole` of the bytes, which are those of all ranks.
+std::optional<double> DriveSeconds(const StepFigures& figures, uint64_t part, uint64_t whole,
+                                   const std::optional<sim::DriveSpeed>& speed) {
   const double share = static_cast<double>(part) / static_cast<double>(whole);
-  figures.read_bytes *= share;
-  figures.write_bytes *= share;
-  return figures;
+  return DriveTime(share * figures.read_bytes, share * figures.write_bytes, speed);
 }
 
 /// Of a drive that is simulated. Each state file has one of its own, and as many of the bytes.
 DriveNeed SimulatedNeed(const StepFigures& figures, const RunPlace& place,
-                        const aio::SimulatedDrive& drive) {
-  DriveNeed need = {.seconds = DriveSeconds(WithPart(figures, 1, place.files), drive)};
+                        const sim::DriveSpeed& drive) {
+  DriveNeed need = {.seconds = DriveSeconds(figures, 1, place.files, drive)};
   if (place.files == 1) return need;
   need.note = fmt::format("for 1/{0} of the bytes: each of {0} state files has a simulated drive",
                           place.files);
@@ -140,11 +138,10 @@ DriveNeed SimulatedNeed(const StepFigures& figures, const RunPlace& place,
 /// any others.
 DriveNeed MeasuredNeed(const StepFigures& figures, const RunPlace& place,
                        const std::optional<double>& gbps) {
-  std::optional<aio::SimulatedDrive> speed;
-  if (gbps) speed = {.read_gbps = *gbps, .write_gbps = *gbps, .shared = true};
-  DriveNeed need = {
-      .seconds = DriveSeconds(WithPart(figures, place.ranks_of_host, place.ranks), speed),
-      .how_to_know = "the lines of its folders say why they were not measured"};
+  std::optional<sim::DriveSpeed> speed;
+  if (gbps) speed = DriveOf(*gbps, *gbps, /*shared=*/true);
+  DriveNeed need = {.seconds = DriveSeconds(figures, place.ranks_of_host, place.ranks, speed),
+                    .how_to_know = "the lines of its folders say why they were not measured"};
   if (place.ranks > 1) {
     need.note = fmt::format("for the bytes of {} of {} ranks, those on {}", place.ranks_of_host,
                             place.ranks, place.host);

@@ -7,9 +7,9 @@
 #include <optional>
 #include <string>
 
-#include "aio/aio.h"
 #include "base/result.h"
 #include "run/run_info.h"
+#include "sim/drive.h"
 #include "train/doctor/check.h"
 #include "train/doctor/run_place.h"
 #include "train/doctor/step_bound.h"
@@ -33,7 +33,7 @@ struct RunRecord {
   std::string stop;  ///< the line of overflow.json; empty: it did not end by its numbers
   /// The first row and the last are left out if there are five or more.
   StepFigures figures;
-  std::optional<aio::SimulatedDrive> simulated;  ///< from the summary's configuration
+  std::optional<sim::DriveSpeed> simulated;  ///< from the summary's configuration
 };
 
 /// Reads RUN. A file that is missing, or a line that is damaged, is passed over. Errors: kNotFound

@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <utility>
+
 #include "train/plan/step_floors.h"
 
 namespace penstock::train {
@@ -18,6 +22,42 @@ constexpr double kBusyDrive = 0.25;
 // that computation needs.
 constexpr double kSlowDrive = 1.4;
 constexpr double kFastDrive = 0.6;
+
+/// What bounds a step, and what to do.
+struct BoundText {
+  StepBound bound;
+  const char* name;
+  const char* advice;
+};
+constexpr std::array<BoundText, 10> kTexts = {{
+    {StepBound::kTooFewSteps, "too few steps", "train for more steps"},
+    {StepBound::kCommunication, "communication-bound",
+     "a faster link; communication_data_type \"bf16\" and penstock.gradient_order \"rank\" send "
+     "less; more micro-batches on fewer ranks"},
+    {StepBound::kIo, "io-bound",
+     "more tokens a step (the bytes stay the same), a larger --host-memory, a second drive in "
+     "nvme_path, bf16.bf16_optimizer_states"},
+    {StepBound::kBalanced, "balanced",
+     "drive and computation would both have to be faster; what still waits is their order: "
+     "gradient_clipping 0 without an overflow check lets updates begin during backward"},
+    {StepBound::kOptimizer, "optimizer-bound",
+     "more penstock.optimizer_threads, or more tokens a step"},
+    {StepBound::kUpdatesAlone, "updates with nothing beside them",
+     "penstock.overlap true, and more tokens a step; gradient_clipping 0 without an overflow check "
+     "lets updates begin during backward"},
+    {StepBound::kCompute, "compute-bound", "a faster device; faster I/O gains nothing"},
+    {StepBound::kHostMemory, "host memory too small",
+     "a larger --host-memory reads further ahead; the drive is far below its speed"},
+    {StepBound::kSlowIo, "slow I/O",
+     "the drive is far below its speed: penstock tune finds better I/O settings, larger "
+     "penstock.tile_elements make larger requests, and other programs may use the drive"},
+    {StepBound::kNothing, "nothing in particular",
+     "train with --trace for a few steps; docs/performance.md says how to read it"},
+}};
+
+const BoundText& TextOf(StepBound bound) {
+  return *std::ranges::find(kTexts, bound, &BoundText::bound);
+}
 
 /// The figures as shares of a step.
 struct Shares {
@@ -44,38 +84,6 @@ Shares SharesOf(const StepFigures& figures, const std::optional<double>& drive_s
   return shares;
 }
 
-const char* AdviceOf(StepBound bound) {
-  switch (bound) {
-    case StepBound::kTooFewSteps:
-      return "train for more steps";
-    case StepBound::kCommunication:
-      return "a faster link; communication_data_type \"bf16\" and penstock.gradient_order \"rank\" "
-             "send less; more micro-batches on fewer ranks";
-    case StepBound::kIo:
-      return "more tokens a step (the bytes stay the same), a larger --host-memory, a second drive "
-             "in nvme_path, bf16.bf16_optimizer_states";
-    case StepBound::kBalanced:
-      return "drive and computation would both have to be faster; what still waits is their order: "
-             "gradient_clipping 0 without an overflow check lets updates begin during backward";
-    case StepBound::kOptimizer:
-      return "more penstock.optimizer_threads, or more tokens a step";
-    case StepBound::kUpdatesAlone:
-      return "penstock.overlap true, and more tokens a step; gradient_clipping 0 without an "
-             "overflow "
-             "check lets updates begin during backward";
-    case StepBound::kCompute:
-      return "a faster device; faster I/O gains nothing";
-    case StepBound::kHostMemory:
-      return "a larger --host-memory reads further ahead; the drive is far below its speed";
-    case StepBound::kSlowIo:
-      return "the drive is far below its speed: penstock tune finds better I/O settings, larger "
-             "penstock.tile_elements make larger requests, and other programs may use the drive";
-    case StepBound::kNothing:
-      return "train with --trace for a few steps; docs/performance.md says how to read it";
-  }
-  return "";
-}
-
 std::string SharesText(const StepFigures& figures, const Shares& shares, const std::string& note) {
   const auto percent = [](double share) { return fmt::format("{:.0f} %", 100 * share); };
   std::string text = fmt::format(
@@ -98,42 +106,7 @@ std::string SharesText(const StepFigures& figures, const Shares& shares, const s
 
 }  // namespace
 
-const char* ToString(StepBound bound) {
-  switch (bound) {
-    case StepBound::kTooFewSteps:
-      return "too few steps";
-    case StepBound::kCommunication:
-      return "communication-bound";
-    case StepBound::kIo:
-      return "io-bound";
-    case StepBound::kBalanced:
-      return "balanced";
-    case StepBound::kOptimizer:
-      return "optimizer-bound";
-    case StepBound::kUpdatesAlone:
-      return "updates with nothing beside them";
-    case StepBound::kCompute:
-      return "compute-bound";
-    case StepBound::kHostMemory:
-      return "host memory too small";
-    case StepBound::kSlowIo:
-      return "slow I/O";
-    case StepBound::kNothing:
-      return "nothing in particular";
-  }
-  return "unknown";
-}
-
-std::optional<double> DriveSeconds(const StepFigures& figures,
-                                   const std::optional<aio::SimulatedDrive>& speed) {
-  std::optional<sim::DriveSpeed> drive;
-  if (speed) {
-    drive = {.read_bytes_a_second = speed->read_gbps * 1e9,
-             .write_bytes_a_second = speed->write_gbps * 1e9,
-             .shared = speed->shared};
-  }
-  return DriveTime(figures.read_bytes, figures.write_bytes, drive);
-}
+const char* ToString(StepBound bound) { return TextOf(bound).name; }
 
 StepBound FindBound(const StepFigures& figures, const std::optional<double>& drive_s) {
   if (figures.rows < kFewestRows || !(figures.step_s > 0)) return StepBound::kTooFewSteps;
@@ -169,9 +142,9 @@ Check BoundCheck(const StepFigures& figures, const DriveNeed& need) {
   const std::string name = "bound by";
   if (bound == StepBound::kTooFewSteps) {
     return UnknownCheck(
-        name, fmt::format("{}: {} rows; {}", ToString(bound), figures.rows, AdviceOf(bound)));
+        name, fmt::format("{}: {} rows; {}", ToString(bound), figures.rows, TextOf(bound).advice));
   }
-  std::string advice = AdviceOf(bound);
+  std::string advice = TextOf(bound).advice;
   if (bound == StepBound::kIo && !need.seconds) advice += "; " + need.how_to_know;
   return {.state = bound == StepBound::kCompute || bound == StepBound::kBalanced
                        ? CheckState::kOk

@@ -9,7 +9,6 @@
 #include <optional>
 #include <string>
 
-#include "aio/aio.h"
 #include "train/doctor/check.h"
 
 namespace penstock::train {
@@ -42,13 +41,9 @@ enum class StepBound {
 };
 const char* ToString(StepBound bound);
 
-/// DriveTime of the bytes of the steps; a drive without a limit needs none.
-std::optional<double> DriveSeconds(const StepFigures& figures,
-                                   const std::optional<aio::SimulatedDrive>& speed);
-
 /// What the drive needs that the steps are held against.
 struct DriveNeed {
-  std::optional<double> seconds;  ///< as DriveSeconds
+  std::optional<double> seconds;  ///< DriveTime of the bytes (train/plan/step_floors.h)
   std::string note = {};          ///< for which of the bytes; empty: for all
   std::string how_to_know = {};   ///< what to do if it is not known
 };

@@ -24,6 +24,11 @@ namespace penstock::train {
 
 class CheckedOperators final : public kernels::ModelOperators {
  public:
+  using Stream = device::Stream;
+  using TokenView = kernels::TokenView;
+  using TensorView = kernels::TensorView;
+  using ConstTensorView = kernels::ConstTensorView;
+
   enum class Operation { kEmbedding, kPositions, kNorm, kLinear, kGelu, kAttention, kHead };
   /// What a tensor is to the operator that wrote it.
   enum class Role { kOutput, kInputGradient, kParameterGradient };
@@ -47,61 +52,45 @@ class CheckedOperators final : public kernels::ModelOperators {
 
   /// Begins to check tensors. `place` returns the model's place at a call. `gradient_limit`: the
   /// largest allowed magnitude of a weight's gradient, which is fp32 until it is rounded.
-  void BeginSearch(device::Stream& stream, std::function<ComputePlace()> place,
-                   float gradient_limit);
+  void BeginSearch(Stream& stream, std::function<ComputePlace()> place, float gradient_limit);
   /// Waits for the enqueued work and returns the finding. Errors: of the stream.
-  Result<std::optional<Finding>> EndSearch(device::Stream& stream);
+  Result<std::optional<Finding>> EndSearch(Stream& stream);
 
-  void EmbeddingForward(device::Stream& stream, const kernels::TokenView& tokens,
-                        const kernels::ConstTensorView& token_table,
-                        const kernels::ConstTensorView& position_table,
-                        const kernels::TensorView& out) override;
-  void EmbeddingBackward(device::Stream& stream, const kernels::TokenView& tokens,
-                         const kernels::ConstTensorView& d_out, bool adds_once,
-                         const kernels::TensorView& d_token_table,
-                         const kernels::TensorView& d_position_table) override;
-  void LayerNormForward(device::Stream& stream, const kernels::ConstTensorView& x,
-                        const kernels::ConstTensorView& weight,
-                        const kernels::ConstTensorView& bias, float eps,
-                        const kernels::TensorView& out, const kernels::TensorView& mean,
-                        const kernels::TensorView& rstd, float* largest) override;
-  void LayerNormBackward(device::Stream& stream, const kernels::ConstTensorView& x,
-                         const kernels::ConstTensorView& weight,
-                         const kernels::ConstTensorView& mean, const kernels::ConstTensorView& rstd,
-                         const kernels::ConstTensorView& d_out, bool add_to_d_x,
-                         const kernels::TensorView& d_x, const kernels::TensorView& d_weight,
-                         const kernels::TensorView& d_bias) override;
-  void LinearForward(device::Stream& stream, const kernels::ConstTensorView& x,
-                     const kernels::ConstTensorView& weight, const kernels::ConstTensorView& bias,
-                     const kernels::ConstTensorView& residual,
-                     const kernels::TensorView& out) override;
-  void LinearBackwardInput(device::Stream& stream, const kernels::ConstTensorView& d_out,
-                           const kernels::ConstTensorView& weight,
-                           const kernels::TensorView& d_x) override;
-  void LinearBackwardWeight(device::Stream& stream, const kernels::ConstTensorView& x,
-                            const kernels::ConstTensorView& d_out,
-                            const kernels::TensorView& d_weight,
-                            const kernels::TensorView& d_bias) override;
-  void AttentionForward(device::Stream& stream, uint64_t heads, const kernels::ConstTensorView& qkv,
-                        const kernels::TensorView& out) override;
-  void AttentionBackward(device::Stream& stream, uint64_t heads,
-                         const kernels::ConstTensorView& qkv, const kernels::ConstTensorView& out,
-                         const kernels::ConstTensorView& d_out,
-                         const kernels::TensorView& d_qkv) override;
-  void LinearGeluForward(device::Stream& stream, const kernels::ConstTensorView& x,
-                         const kernels::ConstTensorView& weight,
-                         const kernels::ConstTensorView& bias, const kernels::TensorView& pre,
-                         const kernels::TensorView& out) override;
-  void LinearGeluBackwardInput(device::Stream& stream, const kernels::ConstTensorView& d_out,
-                               const kernels::ConstTensorView& weight,
-                               const kernels::ConstTensorView& pre,
-                               const kernels::TensorView& d_pre) override;
-  void HeadForwardBackward(device::Stream& stream, const kernels::ConstTensorView& x,
-                           const kernels::ConstTensorView& table, const kernels::TokenView& targets,
-                           float gradient_scale, double* loss_sum, const kernels::TensorView& d_x,
-                           const kernels::TensorView& d_table) override;
-  void FindBeyond(device::Stream& stream, const kernels::ConstTensorView& x, float limit,
-                  uint64_t base, uint64_t* first) override;
+  void EmbeddingForward(Stream& stream, const TokenView& tokens, const ConstTensorView& token_table,
+                        const ConstTensorView& position_table, const TensorView& out) override;
+  void EmbeddingBackward(Stream& stream, const TokenView& tokens, const ConstTensorView& d_out,
+                         bool adds_once, const TensorView& d_token_table,
+                         const TensorView& d_position_table) override;
+  void LayerNormForward(Stream& stream, const ConstTensorView& x, const ConstTensorView& weight,
+                        const ConstTensorView& bias, float eps, const TensorView& out,
+                        const TensorView& mean, const TensorView& rstd, float* largest) override;
+  void LayerNormBackward(Stream& stream, const ConstTensorView& x, const ConstTensorView& weight,
+                         const ConstTensorView& mean, const ConstTensorView& rstd,
+                         const ConstTensorView& d_out, bool add_to_d_x, const TensorView& d_x,
+                         const TensorView& d_weight, const TensorView& d_bias) override;
+  void LinearForward(Stream& stream, const ConstTensorView& x, const ConstTensorView& weight,
+                     const ConstTensorView& bias, const ConstTensorView& residual,
+                     const TensorView& out) override;
+  void LinearBackwardInput(Stream& stream, const ConstTensorView& d_out,
+                           const ConstTensorView& weight, const TensorView& d_x) override;
+  void LinearBackwardWeight(Stream& stream, const ConstTensorView& x, const ConstTensorView& d_out,
+                            const TensorView& d_weight, const TensorView& d_bias) override;
+  void AttentionForward(Stream& stream, uint64_t heads, const ConstTensorView& qkv,
+                        const TensorView& out) override;
+  void AttentionBackward(Stream& stream, uint64_t heads, const ConstTensorView& qkv,
+                         const ConstTensorView& out, const ConstTensorView& d_out,
+                         const TensorView& d_qkv) override;
+  void LinearGeluForward(Stream& stream, const ConstTensorView& x, const ConstTensorView& weight,
+                         const ConstTensorView& bias, const TensorView& pre,
+                         const TensorView& out) override;
+  void LinearGeluBackwardInput(Stream& stream, const ConstTensorView& d_out,
+                               const ConstTensorView& weight, const ConstTensorView& pre,
+                               const TensorView& d_pre) override;
+  void HeadForwardBackward(Stream& stream, const ConstTensorView& x, const ConstTensorView& table,
+                           const TokenView& targets, float gradient_scale, double* loss_sum,
+                           const TensorView& d_x, const TensorView& d_table) override;
+  void FindBeyond(Stream& stream, const ConstTensorView& x, float limit, uint64_t base,
+                  uint64_t* first) override;
   std::string arithmetic() const override { return inner_.arithmetic(); }
   Bytes scratch_bytes() const override { return inner_.scratch_bytes() + Need(); }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "offload/tile_spread.h"
+#include "train/plan/step_floors.h"
 #include "zero/plan/step_decision.h"
 
 namespace penstock::train {
@@ -44,13 +45,6 @@ Bytes CommitBytes(const PlannedTraining& training, const offload::ShardLayout& l
   return bytes;
 }
 
-std::optional<double> SecondsOf(Bytes read, Bytes written,
-                                const std::optional<sim::DriveSpeed>& drive) {
-  if (read + written == 0_B) return 0;
-  if (!drive) return {};
-  return sim::TimeOf(*drive, static_cast<double>(read.value), static_cast<double>(written.value));
-}
-
 }  // namespace
 
 CommitEstimate EstimateCommits(const PlannedTraining& training, const offload::ShardLayout& layout,
@@ -58,10 +52,10 @@ CommitEstimate EstimateCommits(const PlannedTraining& training, const offload::S
                                const StepEstimate& step) {
   CommitEstimate commit{.bytes = CommitBytes(training, layout, memory.store)};
   commit.steps_apart = StepsApart(training.config, step.step_s);
-  commit.seconds = SecondsOf(0_B, commit.bytes, speed.drive);
+  commit.seconds = DriveTime(0, static_cast<double>(commit.bytes.value), speed.drive);
   commit.verification = memory.verification;
   if (commit.verification.on) commit.verified = commit.verification.read;
-  commit.verify_s = SecondsOf(commit.verified, 0_B, speed.drive);
+  commit.verify_s = DriveTime(static_cast<double>(commit.verified.value), 0, speed.drive);
   if (!step.step_s || !commit.seconds || !commit.verify_s) return commit;
   const double idle = std::max(0.0, *step.step_s - step.floors.drive.value_or(0));
   const double hidden = std::min(idle, *step.floors.compute * ShareBeforeUpdates(training.config));

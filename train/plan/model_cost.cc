@@ -1,12 +1,16 @@
 #include "train/plan/model_cost.h"
 
+#include "sizing/step_work.h"
+
 namespace penstock::train {
 namespace {
 
-/// Operations of the attention of all layers on one token, forward and backward.
-double AttentionFlops(const ModelCost& cost) {
-  return 12.0 * static_cast<double>(cost.layers) * static_cast<double>(cost.width) *
-         static_cast<double>(cost.sequence);
+StepWork WorkOf(const ModelCost& cost, uint64_t tokens) {
+  return MetricsWork({.parameters = cost.parameters,
+                      .outside_layers = cost.parameters - cost.layer_parameters,
+                      .attentions = cost.layers,
+                      .attention_width = cost.width},
+                     cost.sequence, static_cast<double>(tokens));
 }
 
 uint64_t ParametersOf(const zero::ModuleSpec& module) {
@@ -28,14 +32,10 @@ ModelCost CostOf(const ModelDescription& model, const zero::ModelSpec& spec, uin
   return cost;
 }
 
-double ModelCost::FlopsPerStep(uint64_t tokens) const {
-  const double per_token = 6.0 * static_cast<double>(parameters) + AttentionFlops(*this);
-  return static_cast<double>(tokens) * per_token;
-}
+double ModelCost::FlopsPerStep(uint64_t tokens) const { return WorkOf(*this, tokens).model; }
 
 double ModelCost::HardwareFlopsPerStep(uint64_t tokens) const {
-  const double of_layers = 6.0 * static_cast<double>(layer_parameters) + AttentionFlops(*this);
-  return FlopsPerStep(tokens) + static_cast<double>(tokens) * of_layers / 3;
+  return WorkOf(*this, tokens).hardware;
 }
 
 }  // namespace penstock::train

@@ -18,11 +18,9 @@ struct ModelCost {
   uint64_t sequence = 0;
   uint64_t layer_parameters = 0;  ///< of all layers, whose forward is computed twice
 
-  /// Returns the operations of forward and backward, without recomputation: tokens * (6 N + 12
-  /// layers * width * T).
+  /// Returns the operations of forward and backward, without recomputation (MetricsWork).
   double FlopsPerStep(uint64_t tokens) const;
-  /// Returns them with recomputation: a third of what the layers take is added, tokens * (6 M + 12
-  /// layers * width * T) / 3 with M the parameters of the layers.
+  /// Returns them with recomputation.
   double HardwareFlopsPerStep(uint64_t tokens) const;
 };
 

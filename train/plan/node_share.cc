@@ -4,13 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <sstream>
 #include <thread>
 #include <utility>
 
 #include "base/cpu_scope.h"
+#include "base/units.h"
 #include "config/config.h"
 #include "device/device.h"
 #include "train/process/log.h"
@@ -20,6 +20,7 @@ namespace penstock::train {
 namespace {
 
 constexpr const char* kVisible = "CUDA_VISIBLE_DEVICES";
+constexpr uint64_t kMaxCores = 1 << 20;
 constexpr const char* kLoading = "CUDA_MODULE_LOADING";
 
 std::vector<int> CpusOf(const std::vector<Core>& cores) {
@@ -41,13 +42,12 @@ Result<int> LeastOf(int mine, comm::Job& job) {
   PENSTOCK_ASSIGN(const std::vector<std::string> all, job.Gather(std::to_string(mine)));
   int least = mine;
   for (size_t rank = 0; rank < all.size(); ++rank) {
-    int threads = 0;
-    const char* const end = all[rank].data() + all[rank].size();
-    if (std::from_chars(all[rank].data(), end, threads).ptr != end || threads < 1) {
+    const Result<uint64_t> threads = ParseWhole(all[rank], {.low = 1, .high = kMaxCores});
+    if (!threads.ok()) {
       return MakeError(ErrorCode::kUnavailable, "rank {} (host {}) sent no number of cores", rank,
                        job.hosts()[rank]);
     }
-    least = std::min(least, threads);
+    least = std::min(least, static_cast<int>(*threads));
   }
   return least;
 }

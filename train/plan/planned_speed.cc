@@ -9,6 +9,7 @@
 #include "base/topology.h"
 #include "train/plan/measure_host.h"
 #include "train/plan/measure_operators.h"
+#include "train/plan/step_floors.h"
 
 namespace penstock::train {
 namespace {
@@ -49,29 +50,22 @@ struct FoundDrive {
   const char* origin;
 };
 
-FoundDrive MakeDrive(double read_gbps, double write_gbps, bool shared, const char* origin) {
-  return {.speed = {.read_bytes_a_second = read_gbps * 1e9,
-                    .write_bytes_a_second = (shared ? read_gbps : write_gbps) * 1e9,
-                    .shared = shared},
-          .origin = origin};
-}
-
 std::optional<FoundDrive> FindDrive(const GivenSpeed& given, const config::Config& config) {
   if (given.drive) {
-    return MakeDrive(given.drive->read_gbps, given.drive->write_gbps, false, "as given");
+    return FoundDrive{DriveOf(given.drive->read_gbps, given.drive->write_gbps, false), "as given"};
   }
   if (config.aio.simulate) {
     // Each path of each rank has one, and the paths share the tiles.
     const aio::SimulatedDrive& drive = *config.aio.simulate;
     const auto paths = static_cast<double>(std::max<size_t>(1, config.nvme_paths.size()));
-    FoundDrive found = MakeDrive(paths * drive.read_gbps, paths * drive.write_gbps, drive.shared,
-                                 "simulated, of each rank");
+    FoundDrive found = {DriveOf(paths * drive.read_gbps, paths * drive.write_gbps, drive.shared),
+                        "simulated, of each rank"};
     found.speed.latency = drive.latency_us * 1e-6;
     return found;
   }
   if (!config.drive) return {};
-  return MakeDrive(config.drive->read_gbps, config.drive->write_gbps, config.drive->shared,
-                   "by penstock.drive");
+  const auto& drive = *config.drive;
+  return FoundDrive{DriveOf(drive.read_gbps, drive.write_gbps, drive.shared), "by penstock.drive"};
 }
 
 Status CheckTune(const GivenSpeed& given, const config::Config& config) {

@@ -77,6 +77,12 @@ LongestFloor LongestOf(const StepFloors& floors) {
   return *std::ranges::max_element(all, {}, &LongestFloor::seconds);
 }
 
+sim::DriveSpeed DriveOf(double read_gbps, double write_gbps, bool shared) {
+  return {.read_bytes_a_second = read_gbps * 1e9,
+          .write_bytes_a_second = (shared ? read_gbps : write_gbps) * 1e9,
+          .shared = shared};
+}
+
 std::optional<double> DriveTime(double read_bytes, double write_bytes,
                                 const std::optional<sim::DriveSpeed>& speed) {
   if (read_bytes + write_bytes <= 0) return 0.0;

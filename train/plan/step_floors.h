@@ -22,6 +22,10 @@ struct LongestFloor {
 /// Finds it among those whose time is known.
 LongestFloor LongestOf(const StepFloors& floors);
 
+/// Returns the speed of a drive that is given in GB/s (10^9 bytes a second). One that reads and
+/// writes share has the speed of reading for both.
+sim::DriveSpeed DriveOf(double read_gbps, double write_gbps, bool shared);
+
 /// Returns the time of a drive for the bytes of a step: 0 if there are none, nothing if its speed
 /// is not known.
 std::optional<double> DriveTime(double read_bytes, double write_bytes,

@@ -25,6 +25,12 @@
 
 namespace penstock::train {
 
+/// The notices of the first Ctrl-C: of a training, and of a replay.
+inline constexpr const char* kInterruptNotice =
+    "penstock: finishing this step and committing; interrupt again to quit at once";
+inline constexpr const char* kReplayInterruptNotice =
+    "penstock: ending the replay after this step; interrupt again to quit at once";
+
 /// A run before its first step, or before the first after a commit. Members are destroyed last to
 /// first: members that use RUN end before RUN is released.
 struct PreparedRun {
@@ -43,8 +49,8 @@ struct PreparedRun {
   std::vector<std::string> changed;     ///< keys whose values change with its first step
 };
 
-/// Prepares a new run, or a replay (train/trainer/prepared_replay.h); or, if `given` resumes, a run
-/// that resumes from its last commit. Returns nothing if that is the commit of the last step
+/// Plans the start (train/trainer/start_plan.h) of a new run, of a replay, or of a run that
+/// resumes, and carries it out. Returns nothing if the run is committed up to its last step
 /// already. Once something was created, signals end it: kCancelled. After an error a new run leaves
 /// nothing behind, and a resumed one still has its commit.
 Result<std::optional<PreparedRun>> PrepareRun(const TrainOptions& given, ModelFamilies families,

@@ -26,7 +26,7 @@
 #include "train/process/interrupt.h"
 #include "train/process/log.h"
 #include "train/process/watched_read.h"
-#include "train/trainer/prepared_replay.h"
+#include "train/trainer/prepared_run.h"
 #include "train/trainer/ranks.h"
 #include "train/trainer/trainer.h"
 #include "train/weights/committed_model.h"

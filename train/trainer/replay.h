@@ -2,7 +2,7 @@
 // cause of a failure (docs/numerics.md).
 //
 // The ordinary loop trains the steps in a separate run that begins with a commit of the run
-// (train/trainer/prepared_replay.h) and lies in a scratch folder. The run itself is only read; its
+// (train/trainer/start_plan.h) and lies in a scratch folder. The run itself is only read; its
 // lock is held, so that no process trains or removes it meanwhile.
 //
 // Threads: the main thread.

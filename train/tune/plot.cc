@@ -205,18 +205,11 @@ void Plot::DrawKeys() {
 }
 
 std::string Plot::Draw() {
-  svg_ = fmt::format(
-      R"(<svg xmlns="http://www.w3.org/2000/svg" width="{0}" height="{1}" viewBox="0 0 {0} {1}" )"
-      R"(font-family="Helvetica, Arial, sans-serif">)"
-      "\n",
-      kWidth, height());
-  svg_ += SvgRect({.width = kWidth, .height = height()}, R"(fill="white")");
   DrawTitles();
   for (size_t map = 0; map < kDirections.size(); ++map) DrawMap(map);
   DrawScale();
   DrawKeys();
-  svg_ += "</svg>\n";
-  return svg_;
+  return SvgDocument(kWidth, height(), svg_);
 }
 
 }  // namespace

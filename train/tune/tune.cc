@@ -23,27 +23,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Refuses an output that would be lost after minutes of measuring, or would replace something.
-Status CheckOutput(const char* option, const std::string& path) {
-  if (path.empty()) return {};
-  std::error_code ignored;
-  if (std::filesystem::exists(std::filesystem::symlink_status(path, ignored))) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "{} {}: it exists; remove it or name another file", option, path);
-  }
-  const std::string parent = std::filesystem::path(path).parent_path().string();
-  const std::string folder = parent.empty() ? "." : parent;
-  if (::access(folder.c_str(), W_OK) != 0) {
-    return ErrnoError(errno,
-                      fmt::format("{} {}: cannot write to the folder {}", option, path, folder));
-  }
-  return {};
-}
-
 /// Before either exists, however they are spelled.
 Status CheckOutputs(const TuneCommand& command) {
-  PENSTOCK_TRY(CheckOutput("--out", command.out));
-  PENSTOCK_TRY(CheckOutput("--plot", command.plot));
+  if (!command.out.empty()) PENSTOCK_TRY(CheckNewFile("--out", command.out));
+  if (!command.plot.empty()) PENSTOCK_TRY(CheckNewFile("--plot", command.plot));
   if (command.out.empty() || command.plot.empty()) return {};
   const auto spelled_out = [](const std::string& path) {
     std::error_code ignored;
@@ -118,9 +101,7 @@ class Tuning {
 
 Status Tuning::Fill() {
   progress_.Show(fmt::format("writing the file once: {}", ToString(file_.size())));
-  PENSTOCK_ASSIGN(const std::unique_ptr<aio::Engine> engine,
-                  aio::CreateEngine({.kind = engines_.available.front()}));
-  Status filled = file_.Fill(*engine, plan_.scale.grid_end, stop_);
+  Status filled = file_.Fill({.kind = engines_.available.front()}, plan_.scale.grid_end, stop_);
   // What it says of the drive, and what to do here.
   if (filled.ok() || filled.error().code != ErrorCode::kUnavailable) return filled;
   return Error{filled.error().code, filled.error().message + "; use a smaller --size"};

@@ -142,10 +142,8 @@ Status ExportFolder::Create() {
 }
 
 Status ExportFolder::RefuseModel() const {
-  std::error_code error;
-  fs::directory_iterator it(path_, error);
-  for (; !error && it != fs::directory_iterator(); it.increment(error)) {
-    const std::string name = it->path().filename().string();
+  PENSTOCK_ASSIGN(const std::vector<std::string> names, NamesIn(path_.string()));
+  for (const std::string& name : names) {
     if (name == "config.json" || name.ends_with(".safetensors") ||
         name.ends_with(".safetensors.index.json")) {
       return MakeError(
@@ -155,8 +153,7 @@ Status ExportFolder::RefuseModel() const {
           path_.string(), name);
     }
   }
-  if (!error) return {};
-  return ErrnoError(error.value(), fmt::format("cannot list export folder {}", path_.string()));
+  return {};
 }
 
 /// Streams tensors of a state into files of one dtype.

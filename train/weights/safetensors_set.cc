@@ -44,10 +44,8 @@ Result<SafetensorsIndex> ReadIndex(const fs::path& path, const std::vector<std::
 Result<SafetensorsSet> FindSafetensors(const std::string& folder) {
   SafetensorsSet set;
   std::vector<std::string> indices;
-  std::error_code error;
-  fs::directory_iterator it(folder, error);
-  for (; !error && it != fs::directory_iterator(); it.increment(error)) {
-    const std::string name = it->path().filename().string();
+  PENSTOCK_ASSIGN(const std::vector<std::string> names, NamesIn(folder));
+  for (const std::string& name : names) {
     std::string path = (fs::path(folder) / name).string();
     if (name.starts_with('.')) continue;
     if (name.ends_with(".safetensors.index.json")) {
@@ -56,8 +54,6 @@ Result<SafetensorsSet> FindSafetensors(const std::string& folder) {
       set.files.push_back(std::move(path));
     }
   }
-  if (error) return ErrnoError(error.value(), fmt::format("cannot list folder {}", folder));
-  std::sort(set.files.begin(), set.files.end());
   for (const std::string& path : indices) {
     PENSTOCK_ASSIGN(SafetensorsIndex index, ReadIndex(path, set.files));
     set.indices.push_back(std::move(index));

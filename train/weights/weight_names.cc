@@ -1,13 +1,12 @@
 #include "train/weights/weight_names.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <string_view>
+
+#include "base/files.h"
 
 namespace penstock::train {
 namespace {
-
-namespace fs = std::filesystem;
 
 /// Folders and files of DeepSpeed, Megatron, transformers' Trainer, PyTorch, TensorFlow and Flax.
 constexpr std::string_view kPrefixes[] = {"global_step", "zero_pp_rank_", "mp_rank_",
@@ -44,15 +43,8 @@ bool HoldsWeights(std::string_view name) {
 }  // namespace
 
 Result<std::vector<std::string>> FindWeightNames(const std::string& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  fs::directory_iterator it(folder, error);
-  for (; !error && it != fs::directory_iterator(); it.increment(error)) {
-    std::string name = it->path().filename().string();
-    if (HoldsWeights(name)) names.push_back(std::move(name));
-  }
-  if (error) return ErrnoError(error.value(), fmt::format("cannot list folder {}", folder));
-  std::sort(names.begin(), names.end());
+  PENSTOCK_ASSIGN(std::vector<std::string> names, NamesIn(folder));
+  std::erase_if(names, [](const std::string& name) { return !HoldsWeights(name); });
   return names;
 }
 

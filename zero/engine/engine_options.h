@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "aio/drive_speed.h"
 #include "base/activity.h"
 #include "base/result.h"
 #include "base/units.h"
@@ -71,12 +72,12 @@ struct EngineOptions {
   /// other ranks may wait (comm::Job::Progressed). Cheap; any thread. If empty, nothing is told.
   std::function<void()> progressed;
 
-  // Tests may replace these: the function that makes the I/O engine of a path, and the one that
-  // measures drives for the paths' shares. None: aio::CreateEngine and offload::MeasureSpeed.
+  // Tests may replace these: the function that makes the I/O engine of a path (none:
+  // aio::CreateEngine), and the one that measures drives for the paths' shares.
   std::function<Result<std::unique_ptr<aio::Engine>>(size_t path, const aio::EngineOptions& options,
                                                      std::string* notice)>
       create_io;
-  std::function<Result<double>(aio::Engine& engine, const aio::File& file, Bytes size)> probe;
+  aio::SpeedProbe probe = aio::MeasureFile;
 
   comm::World world() const;
 };

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/topology.h"
-#include "offload/drive_speed.h"
 #include "offload/state_format.h"
 #include "offload/uuid.h"
 #include "zero/engine/memory_plan.h"
@@ -102,17 +101,15 @@ Status MakeFile(const EngineOptions& options, const offload::ShardLayout& layout
     for (const std::string& notice : state.notices) io.notices.push_back(notice);
     return {};
   }
-  PENSTOCK_ASSIGN(
-      io.file,
-      offload::StateFile::Create(
-          layout,
-          {.folders = options.state_folders,
-           .durable = options.config.durable,
-           .uuid = options.state_uuid,
-           .require_direct = require_direct,
-           .simulated = options.config.aio.simulate.has_value(),
-           .probe = options.probe ? options.probe : offload::SpeedProbe(offload::MeasureSpeed)},
-          engines));
+  PENSTOCK_ASSIGN(io.file,
+                  offload::StateFile::Create(layout,
+                                             {.folders = options.state_folders,
+                                              .durable = options.config.durable,
+                                              .uuid = options.state_uuid,
+                                              .require_direct = require_direct,
+                                              .simulated = options.config.aio.simulate.has_value(),
+                                              .probe = options.probe},
+                                             engines));
   return {};
 }
 

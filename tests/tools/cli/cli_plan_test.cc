@@ -86,9 +86,9 @@ Words With(Words words, const Words& more) {
 
 Result<ToolCommand> Parsed(const Words& words) {
   CLI::App app;
-  const ToolParser tools(app);
+  std::optional<Result<ToolCommand>> tool;
+  AddTools(app, [&tool](const Result<ToolCommand>& given) { tool = given; });
   PENSTOCK_TRY(ReadArguments(app, With({"plan", "--model", "m"}, words)).status());
-  PENSTOCK_ASSIGN(const std::optional<ToolCommand> tool, tools.Take());
   return *tool;
 }
 
@@ -98,8 +98,8 @@ bool IsIn(const Words& words, const std::string& word) {
 
 TEST(CommandLinePlan, AnOptionIsTakenExactlyWhereTheAnswerDependsOnIt) {
   CLI::App app;
-  PlanArguments arguments;
-  const CLI::App* plan = AddPlan(app, &arguments);
+  AddPlan(app, [](const Result<ToolCommand>&) {});
+  const CLI::App* plan = app.get_subcommand("plan");
   size_t refused = 0;
   for (const Question& question : Questions()) {
     ASSERT_TRUE(Parsed(question.asked).ok()) << Parsed(question.asked).error().message;

@@ -67,8 +67,9 @@ TEST(AutoFlags, WhatIsNoSuchNumberIsRefused) {
       {{"--warmup-steps", "1e3"}, "--warmup-steps: \"1e3\""},
       {{"--per-device-train-batch-size", "0"}, "--per-device-train-batch-size: \"0\""},
       {{"--gradient-accumulation-steps", "2147483648"}, "\"2147483648\""},
-      {{"--warmup-steps", "3", "--warmup-ratio", "0.1"}, "set the same key; keep one"},
-      {{"--fp16", "--bf16"}, "--fp16 and --bf16 exclude each other"},
+      {{"--warmup-steps", "3", "--warmup-ratio", "0.1"},
+       "--warmup-steps and --warmup-ratio exclude each other; keep one"},
+      {{"--fp16", "--bf16"}, "--fp16 and --bf16 exclude each other; keep one"},
   };
   for (const auto& [arguments, expected] : kCases) {
     const Result<Command> command = Parse(arguments);

@@ -284,6 +284,13 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{{"clean", "r", "--yes=maybe"}, "--yes takes no value"},
         BadLine{{"inspect", "a", "b"}, "\"b\" is not expected"},
         BadLine{{"plan", "--model", "m", "--tune", "t", "--drive", "1,1"}, "exclude each other"},
+        BadLine{{"plan", "--model", "m", "--link", "0"}, "--link: 0 is not in (0, 1000000000];"},
+        BadLine{{"plan", "--model", "m", "--drive", "7;5"}, "--drive: \"7;5\" is not GB/s"},
+        BadLine{{"plan", "--model", "m", "--drive", "7,"}, "as in 7.0,5.0"},
+        BadLine{{"plan", "--model", "m", "--tensor-parallel", "1,,2"},
+                "--tensor-parallel: \"\" is not a whole number"},
+        BadLine{{"doctor", "--ranks", "4", "--nodes", "3"}, "--nodes 3 does not divide --ranks 4"},
+        BadLine{{"doctor", "--ranks", "4"}, "--ranks needs a configuration"},
         BadLine{{"inspect"}, "RUN"}, BadLine{{"compare", "a"}, "B"}, BadLine{{"clean"}, "RUN"}));
 
 TEST(CommandLine, NumbersAreDecimalDigitsOf64BitsAndNothingElse) {

@@ -161,7 +161,7 @@ TEST_F(DriveChecksTest, ADriveThatIsFullFailsAndOneThatIsNearlyFullIsAWarning) {
 
 TEST(SpeedCheckTest, BelowHalfAGigabyteASecondItMayBeNoNvmeDrive) {
   const auto check = [](double write) {
-    return SpeedCheck(DriveSpeed{.read_gbps = 5, .write_gbps = write, .both_gbps = 2});
+    return SpeedCheck(aio::DriveSpeed{.read_gbps = 5, .write_gbps = write, .both_gbps = 2});
   };
   EXPECT_THAT(check(0.49), CheckIs(CheckState::kWarn, "0.49 GB/s written, 5.00 GB/s read"));
   EXPECT_THAT(check(0.49), CheckIs(CheckState::kWarn, "may be no NVMe drive"));
@@ -169,14 +169,6 @@ TEST(SpeedCheckTest, BelowHalfAGigabyteASecondItMayBeNoNvmeDrive) {
   EXPECT_THAT(check(3), CheckIs(CheckState::kOk, "good"));
   EXPECT_THAT(SpeedCheck(MakeError(ErrorCode::kIo, "it broke")),
               CheckIs(CheckState::kWarn, "it broke"));
-}
-
-TEST(SpeedCheckTest, AMeasurementThatIsStoppedLeavesNothing) {
-  const TempFolder folder;
-  const Result<DriveSpeed> speed = MeasureDrive(folder.Path(), [] { return true; });
-  ASSERT_FALSE(speed.ok());
-  if (speed.error().code != ErrorCode::kCancelled) GTEST_SKIP() << speed.error().message;
-  EXPECT_THAT(folder.List(), testing::IsEmpty());
 }
 
 }  // namespace

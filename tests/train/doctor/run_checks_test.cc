@@ -237,13 +237,6 @@ TEST_F(RunChecksTest, AReportHasTheRunsFilesAndNoSecretOfTheEnvironment) {
                           Not(HasSubstr("AWS_"))));
 }
 
-TEST_F(RunChecksTest, AReportIsNotWrittenOverAFile) {
-  EXPECT_TRUE(FailsWith(CheckReportPath(temp_.Write("taken", "mine")), ErrorCode::kInvalidArgument,
-                        {"--bug-report", "it exists"}));
-  EXPECT_TRUE(FailsWith(CheckReportPath(temp_.Path("no/where")), ErrorCode::kNotFound, {"no"}));
-  EXPECT_TRUE(CheckReportPath(temp_.Path("free")).ok());
-}
-
 /// A machine with two CPUs and 4 GiB.
 class ConfigChecksTest : public testing::Test {
  protected:

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "tests/train/doctor/support.h"
+#include "train/plan/step_floors.h"
 
 namespace penstock::train {
 namespace {
@@ -96,12 +97,11 @@ TEST(StepBoundTest, TheFiguresAndTheAdviceStandInTheLine) {
 }
 
 TEST(StepBoundTest, ADriveServesBothDirectionsAtOnceUnlessTheyAreShared) {
-  const StepFigures figures = Steps(0.5, 0.5);
-  EXPECT_EQ(DriveSeconds(figures, aio::SimulatedDrive{.read_gbps = 2, .write_gbps = 1}), 10);
-  EXPECT_EQ(DriveSeconds(figures, aio::SimulatedDrive{.read_gbps = 2, .shared = true}), 10);
-  EXPECT_EQ(DriveSeconds(figures, aio::SimulatedDrive{}), 0);
-  EXPECT_EQ(DriveSeconds(figures, std::nullopt), std::nullopt);
-  EXPECT_EQ(DriveSeconds({.rows = 3, .step_s = 1}, std::nullopt), 0);
+  EXPECT_EQ(DriveTime(10e9, 10e9, DriveOf(2, 1, false)), 10);
+  EXPECT_EQ(DriveTime(10e9, 10e9, DriveOf(2, 9, true)), 10);
+  EXPECT_EQ(DriveTime(10e9, 10e9, sim::DriveSpeed()), 0);
+  EXPECT_EQ(DriveTime(10e9, 10e9, std::nullopt), std::nullopt);
+  EXPECT_EQ(DriveTime(0, 0, std::nullopt), 0);
 }
 
 }  // namespace

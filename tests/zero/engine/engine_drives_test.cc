@@ -1,7 +1,7 @@
 // The engine over several drives.
 #include <gmock/gmock.h>
 
-#include "offload/drive_speed.h"
+#include "aio/drive_speed.h"
 #include "tests/zero/engine_support.h"
 #include "zero/engine/engine.h"
 
@@ -15,7 +15,7 @@ using ::testing::Not;
 
 TEST_F(EngineTest, MeasuringTheDrivesIsNotCountedAsTraining) {
   EngineOptions options = Options({.name = "nvme", .drives = {1, 1}});
-  options.probe = offload::MeasureSpeed;
+  options.probe = aio::MeasureFile;
   ToyRun run(options, 64_MiB);
   ASSERT_TRUE(run.created().ok()) << run.created().error().message;
   const EngineCounters counters = run.session().counters();

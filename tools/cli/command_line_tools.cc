@@ -1,4 +1,5 @@
-#include "tools/cli/cli_commands.h"
+// Carries out each tool: runs it, prints what it found, and makes the exit code of it.
+#include "tools/cli/command_line.h"
 
 #include <fmt/format.h>
 
@@ -11,8 +12,10 @@
 #include "run/run_folder.h"
 #include "tools/clean.h"
 #include "tools/compare.h"
+#include "tools/inspect.h"
 #include "tools/numerics_plot.h"
 #include "tools/run_numerics.h"
+#include "tools/snapshot_commands.h"
 #include "train/models/registry.h"
 #include "train/process/interrupt.h"
 #include "train/process/log.h"
@@ -42,9 +45,7 @@ void LogHealth(const ExportCommand& command, const zero::TrainState& committed,
   }
 }
 
-}  // namespace
-
-Result<std::string> RunExport(const ExportCommand& command) {
+Result<std::string> Export(const ExportCommand& command) {
   PENSTOCK_ASSIGN(const RunInfo info, ReadCommittedInfo(command.run));
   PENSTOCK_ASSIGN(const std::unique_ptr<zero::CommittedState> state, OpenCommit(info, command.run));
   const Interrupt interrupt(
@@ -82,15 +83,53 @@ Result<std::string> RunExport(const ExportCommand& command) {
                      command.to);
 }
 
-Result<std::string> RunNumericsCommand(const NumericsCommand& command) {
-  PENSTOCK_ASSIGN(const RunNumerics numerics, ReadRunNumerics(command.run));
-  if (!command.plot.empty()) {
-    PENSTOCK_TRY(WriteTextFile(command.plot, PlotSvg(numerics), IfExists::kFail));
-  }
-  return ToTable(numerics);
+/// An interrupted command has its own line, and is no error.
+int ReportOrCancelled(const Error& error) {
+  if (error.code != ErrorCode::kCancelled) return ReportError(error);
+  LogNotice("interrupted: nothing is left on the drive, and no file was written");
+  return ExitCode(error.code);
 }
 
-Result<CompareOutcome> RunCompare(const CompareCommand& command) {
+int PrintOrReport(const Result<std::string>& text) {
+  return text.ok() ? Print(*text) : ReportError(text.error());
+}
+
+int ExecuteTool(const ExportCommand& options) { return PrintOrReport(Export(options)); }
+
+int ExecuteTool(const InspectCommand& options) {
+  const Result<InspectOutcome> outcome = RunInspect(options.run);
+  if (!outcome.ok()) return ReportError(outcome.error());
+  const int printed = Print(outcome->text);
+  return outcome->intact.ok() ? printed : ReportError(outcome->intact.error());
+}
+
+int ExecuteTool(const NumericsCommand& options) {
+  const Result<RunNumerics> numerics = ReadRunNumerics(options.run);
+  if (!numerics.ok()) return ReportError(numerics.error());
+  if (!options.plot.empty()) {
+    const Status written = WriteTextFile(options.plot, PlotSvg(*numerics), IfExists::kFail);
+    if (!written.ok()) return ReportError(written.error());
+  }
+  return Print(ToTable(*numerics));
+}
+
+int ExecuteTool(const TuneCommand& options) {
+  const Result<TuneReport> report = RunTune(options);
+  if (!report.ok()) return ReportOrCancelled(report.error());
+  // Prints the results first, so that they are not lost if a file cannot be written.
+  const int printed = Print(OutputText(options, *report));
+  const Status written = WriteTuneFiles(options, *report);
+  return written.ok() ? printed : ReportError(written.error());
+}
+
+int ExecuteTool(const CleanCommand& options) {
+  Result<CleanPlan> plan = PlanClean(options.run);
+  if (!plan.ok()) return ReportError(plan.error());
+  const Status cleaned = options.yes ? Clean(*plan) : Status();
+  return cleaned.ok() ? Print(ToText(*plan, options.yes)) : ReportError(cleaned.error());
+}
+
+Result<Comparison> CompareModels(const CompareCommand& command) {
   PENSTOCK_ASSIGN(const std::unique_ptr<ComparedModel> a, ComparedModel::Open(command.a));
   PENSTOCK_ASSIGN(const std::unique_ptr<ComparedModel> b, ComparedModel::Open(command.b));
   Result<Comparison> compared = Compare(*a, *b);
@@ -104,14 +143,37 @@ Result<CompareOutcome> RunCompare(const CompareCommand& command) {
     }
     if (others) compared = Compare(*a, *b);
   }
-  PENSTOCK_ASSIGN(const Comparison comparison, std::move(compared));
-  return CompareOutcome{.text = ToTable(comparison), .equal = comparison.equal()};
+  return compared;
 }
 
-Result<std::string> RunClean(const CleanCommand& command) {
-  PENSTOCK_ASSIGN(CleanPlan plan, PlanClean(command.run));
-  if (command.yes) PENSTOCK_TRY(Clean(plan));
-  return ToText(plan, command.yes);
+int ExecuteTool(const CompareCommand& options) {
+  const Result<Comparison> comparison = CompareModels(options);
+  if (!comparison.ok()) return ReportError(comparison.error());
+  return PrintFinding(ToTable(*comparison), !comparison->equal());
+}
+
+int ExecuteTool(const SnapshotCommand& options) {
+  return PrintOrReport(RunSnapshot(options.run, options.name));
+}
+
+int ExecuteTool(const SnapshotsCommand& options) {
+  return PrintOrReport(RunSnapshots(options.run));
+}
+
+int ExecuteTool(const PlanCommand& options) { return PrintOrReport(MakePlanReport(options)); }
+
+int ExecuteTool(const DoctorCommand& options) {
+  const Result<DoctorOutcome> outcome = RunDoctor(options);
+  if (!outcome.ok()) return ReportOrCancelled(outcome.error());
+  return PrintFinding(outcome->text, outcome->failed);
+}
+
+int ExecuteTool(const PrintText& text) { return Print(text.text); }
+
+}  // namespace
+
+int Execute(const ToolCommand& command) {
+  return std::visit([](const auto& options) { return ExecuteTool(options); }, command);
 }
 
 }  // namespace penstock::train
