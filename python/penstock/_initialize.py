@@ -233,7 +233,7 @@ def initialize(
     check_buffers(model)
     _say_defaults(engine_config, defaults)
     optimizer = ModuleOptimizer(_groups(model, model_parameters, before), rule, defaults)
-    optimizer.rows = Rows(engine_config, monitors)
+    optimizer.rows = Rows(engine_config, monitors, optimizer.losses)
     cut = plan(model, optimizer.param_groups)
     paths, on_device = _homes(engine_config)
     members = members_of(entry for unit in cut.units for entry in unit.entries)

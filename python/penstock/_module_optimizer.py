@@ -63,8 +63,8 @@ class ModuleOptimizer(torch.optim.Optimizer):
         self._clipped = 0  # the steps that had ended when `_max_norm` was given
         self._scaled = -1  # the steps that had ended at the last backward of a scaled loss
         self._made = False
-        self.rows = Rows({}, {})
-        self._losses = Losses()
+        self.losses = Losses(lambda: self._runtime.steps)
+        self.rows = Rows({}, {}, self.losses)
         super().__init__(params, defaults)
         self.state = Elsewhere()
         for number, group in enumerate(self.param_groups):
@@ -141,8 +141,12 @@ class ModuleOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 computed = closure()
-        if loss is not None:
-            self._losses.report(loss)
+            self.rows.note(computed)
+        with self.losses.of_step(loss):
+            self._step()
+        return computed
+
+    def _step(self) -> None:
         if hasattr(self, "grad_scale"):
             raise InvalidArgumentError(
                 "penstock: torch's GradScaler does not see the gradients of a module that was "
@@ -150,16 +154,17 @@ class ModuleOptimizer(torch.optim.Optimizer):
                 "optimizer.backward(loss), which scales by DeepSpeed's rules; or train in bf16"
             )
         if not self._runtime.take_gradients():
-            return computed  # as other optimizers of torch do
+            self.losses.clear()
+            return  # as other optimizers of torch do
         self._check_scaled()
         # A step that fails may be made again, and one that has ended behind an interrupt may not.
         max_norm = self._max_norm if self._clipped == self._runtime.steps else 0.0
         self._commits.finish()
-        reported = self._losses.mean()
+        reported = self.losses.mean()
         loss_of_row = self.rows.loss(reported, self._runtime.engine)
         scale = 0.0 if self._opening.scales_loss else 1.0  # 0: the engine's
         outcome = self._runtime.end_step(self.param_groups, max_norm, scale, reported)
-        self._losses.clear()
+        self.losses.end_step(reported)
         self._commits.note_loss(reported)
         self._max_norm = 0.0
         self._commit = None
@@ -167,22 +172,21 @@ class ModuleOptimizer(torch.optim.Optimizer):
         if self._commit_every > 0 and outcome.step % self._commit_every == 0:
             self._commits.take_soon()
         self.rows.end_step(outcome.step, self, loss_of_row)
-        return computed
 
     def report_loss(self, loss: Any) -> None:
         """Reports the loss of the step under way, before :meth:`step`: a number or a tensor.
 
         Call it once for each micro-batch, in each step or in none. See :meth:`step`.
         """
-        self._losses.report(loss)
+        self.losses.report(loss)
 
     _step_supports_amp_scaling = True  # so that a scaler is seen, and refused by a line
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops the gradients of the step under way, if there are any."""
         if self._made and self._runtime.has_gradients:
-            loss = self._losses.mean()
-            self._losses.clear()
+            loss = self.losses.mean()
+            self.losses.clear()
             self._runtime.drop_step(loss)
             self._max_norm = 0.0
         for group in self.param_groups:

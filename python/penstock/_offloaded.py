@@ -104,7 +104,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         self.max_norm = max_norm
         self.grad_norm = 0.0
         self.skipped = False
-        self._losses = Losses()
+        self._losses = Losses(lambda: self.steps)
         super().__init__(params, defaults)
         self.state = Elsewhere()
         section = _rules.optimizer_section(rule, self.defaults)
@@ -112,7 +112,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         settings, nvme = optimizer_config(
             section, nvme_path, host_memory, overlap, durable, given, home
         )
-        self.rows = Rows(settings, monitors)
+        self.rows = Rows(settings, monitors, self._losses)
         folder = None if run is None else path_of(run, "run")
         every = int(commit_every_steps)
         options = Options(settings, nvme, folder, model, missing_gradients, every)
@@ -164,29 +164,32 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 computed = closure()
-        if loss is not None:
-            self._losses.report(loss)
+        self.rows.note(computed)
+        with self._losses.of_step(loss):
+            self._step()
+        return computed
+
+    def _step(self) -> None:
         reported = self._losses.mean()
         loss_scale, found_inf = loss_scale_of(self)
         training = self._made()
-        self.rows.note(computed)
         loss_of_row = self.rows.loss(reported, training.engine)
         outcome = (
             training.skip_step(loss_scale, reported)
             if found_inf
             else training.step(self.max_norm, loss_scale, reported)
         )
-        self._losses.clear()
         if outcome is None:
-            return computed
+            self._losses.clear()
+            return
+        self._losses.end_step(reported)
         self.grad_norm, self.skipped = outcome.grad_norm, outcome.skipped
         if outcome.skipped and not found_inf:  # a scaler knows
             warnings.warn(
                 f"penstock: {not_finite(reported, outcome)}; nothing was updated",
-                stacklevel=3,
+                stacklevel=4,
             )
         self.rows.end_step(outcome.step, self, loss_of_row)
-        return computed
 
     @property
     def steps(self) -> int:

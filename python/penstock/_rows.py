@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import torch
 
+from penstock._losses import Losses
+
 
 class Monitor(Protocol):
     """Sees the steps of a training."""
@@ -22,43 +24,44 @@ class Rows:
     Args:
         config: gives the number of samples of a step.
         sections: the monitors' sections of the configuration. Monitors are made with the first row.
+        losses: of the step under way.
 
     Attributes:
         monitors: the monitors.
     """
 
     def __init__(
-        self, config: Mapping[str, Any], sections: Mapping[str, Mapping[str, Any]]
+        self,
+        config: Mapping[str, Any],
+        sections: Mapping[str, Mapping[str, Any]],
+        losses: Losses,
     ) -> None:
         self.monitors: list[Monitor] = []
         self.batch = batch_of(config)
         self._sections = {n: s for n, s in sections.items() if s.get("enabled") is True}
         curves = config.get("csv_monitor")  # whose files the engine writes
         self._curves = isinstance(curves, Mapping) and curves.get("enabled") is True
-        self._losses: list[torch.Tensor] = []  # of the step under way
+        self._losses = losses
         self._last = 0.0
 
     def note(self, loss: Any) -> None:
         """Notes the loss of a micro-batch; a row has their mean if the step reports no loss."""
         wanted = self.monitors or self._sections or self._curves
         if wanted and isinstance(loss, torch.Tensor):
-            self._losses.append(loss.detach())
+            self._losses.note(loss)
 
     def loss(self, reported: float | None, engine: Any) -> float | None:
         """Returns the loss of the step that ends: the reported one, or the mean of the noted ones.
 
         Gives the latter to the engine, for its curves.
         """
-        if reported is not None or not self._losses:
-            return reported
-        noted = sum(float(loss) for loss in self._losses) / len(self._losses)
-        if self._curves:
+        noted = None if reported is not None else self._losses.noted()
+        if noted is not None and self._curves:
             engine.note_loss(noted)
-        return noted
+        return reported if noted is None else noted
 
     def end_step(self, step: int, optimizer: Any, loss: float | None) -> None:
         """Tells the monitors of a step that has just ended, with its loss."""
-        self._losses = []
         now, last = time.monotonic(), self._last
         self._last = now
         if self._sections:

@@ -71,6 +71,7 @@ class Runtime:
         self._taken: set[int] = set()  # units whose weights are the engine's
         self._uses = 0
         self._open = False  # a step is open
+        self._told_loss = False  # and its loss was reported
         self.fill: Callable[[Unit], None] = self._fill
         self.before_step: Callable[[], None] = lambda: None
         self._given: set[tuple[int, int]] = set()  # unit and tensor, with a gradient in this step
@@ -347,8 +348,7 @@ class Runtime:
             self.complete_gradients()
             scalars = [_rules.scalars(param_groups[number]) for number in self.groups]
             if loss is not None:
-                self.engine.report_loss(loss)
-                self._open = True
+                self._report(loss)
             self._forget()
             self._ending = True
             outcome: _library.Outcome = self.engine.end_step(scalars, max_norm, loss_scale)
@@ -360,16 +360,22 @@ class Runtime:
             warnings.warn(
                 f"penstock: step {outcome.step} was skipped: {not_finite(loss, outcome)}; no weight "
                 "has changed",
-                stacklevel=3,
+                stacklevel=4,
             )
         return outcome
+
+    def _report(self, loss: float) -> None:
+        """Reports the loss of the open step, unless an attempt to end it has done so."""
+        if not self._told_loss:
+            self.engine.report_loss(loss)
+            self._open = self._told_loss = True
 
     def _follow_step(self) -> None:
         """Notes whether the engine has ended the step, which an interrupt may have hidden."""
         if self._ending:
             step: int = self.engine.describe()["step"]
             if step != self._steps:
-                self._open = False
+                self._open = self._told_loss = False
                 self._forget_gradients()
                 self._steps = step
             self._ending = False
@@ -413,12 +419,12 @@ class Runtime:
                 parameter.grad = None
             if self._open:
                 if loss is not None:
-                    self.engine.report_loss(loss)
+                    self._report(loss)
                 self.engine.drop_step()
             for unit in self.units:
                 unit.told = False
                 unit.calls = 0
-            self._open = False
+            self._open = self._told_loss = False
             self._pending.clear()
             self._forget_gradients()
 
@@ -427,7 +433,7 @@ class Runtime:
         with self.lock:
             self.engine = engine
             self.steps = engine.describe()["step"]
-            self._open = self._begun = False
+            self._open = self._told_loss = self._begun = False
             self._forget_gradients()
             self._pending.clear()
             self.begin()
