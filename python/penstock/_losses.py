@@ -41,8 +41,8 @@ class Losses:
         value = _value_of(loss)
         if self._reports is False:
             raise InvalidArgumentError(
-                "penstock: a loss was reported, and the steps before reported none; report that of "
-                "each step from the first one on, or none"
+                f"penstock: the loss of step {self._steps() + 1} was reported, and the steps before it "
+                "reported none; report that of each step from the first one on, or none"
             )
         self._drop_older()
         self._reported.append(value)

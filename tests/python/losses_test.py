@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import multiprocessing
 import os
+import pathlib
 import signal
 import unittest
 import warnings
 from typing import Any
 
+import numpy
 import optimizer_support  # noqa: F401  (finds the package)
 import penstock
 import torch
@@ -40,7 +43,11 @@ class LossesTest(OptimizerTest):
         model = torch.nn.Linear(8, 8)
         options = {"run": os.path.join(self.folder, f"run-{level}"), **options}
         if level == 2:
-            config = {"penstock": {"commit_every_steps": options.pop("commit_every_steps", 0)}}
+            config = {
+                "gradient_clipping": 1.0,
+                "optimizer": {"type": "AdamW", "params": {"weight_decay": 0.0}},
+                "penstock": {"commit_every_steps": options.pop("commit_every_steps", 0)},
+            }
             model, optimizer = penstock.initialize(model, config, **options)
         else:
             optimizer = penstock.AdamW(model.parameters(), **options)
@@ -186,11 +193,87 @@ class LossesTest(OptimizerTest):
     def test_what_is_no_loss_is_refused_by_what_it_is(self) -> None:
         for level in self.LEVELS:
             _, optimizer = self.training(level)
-            for odd in ("1", True, [1.0], torch.ones(2), None):
+            for odd in (
+                "1",
+                True,
+                [1.0],
+                torch.ones(2),
+                None,
+                1j,
+                10**400,
+                torch.tensor(1j),
+                torch.ones((), device="meta"),
+                torch.ones(1).to_sparse(),
+                numpy.ones(2),
+            ):
                 with self.subTest(level=level, odd=odd):
                     with self.assertRaises(InvalidArgumentError) as caught:
                         optimizer.report_loss(odd)
                     self.assert_line(caught.exception, "the loss is a ")
+
+    def test_numbers_of_any_kind_are_losses(self) -> None:
+        for level in self.LEVELS:
+            model, optimizer = self.training(level)
+            for loss in (
+                1,
+                1.5,
+                numpy.float32(2),
+                numpy.int64(3),
+                numpy.ones(()),
+                torch.ones(1, 1),
+            ):
+                self.step(model, optimizer, loss)
+                self.assertFalse(optimizer.skipped)
+
+    def test_a_reported_tensor_may_be_changed_in_place(self) -> None:
+        for level in self.LEVELS:
+            model, optimizer = self.training(level)
+            loss = torch.ones(())
+            optimizer.report_loss(loss)
+            loss.fill_(math.nan)
+            self.step(model, optimizer, 3.0)
+            self.assertFalse(optimizer.skipped)
+            row = pathlib.Path(self.folder, f"run-{level}", "metrics.jsonl").read_text()
+            self.assertEqual(json.loads(row)["loss"], 2.0)
+
+    def test_the_loss_of_a_step_that_was_refused_is_not_that_of_the_next(self) -> None:
+        for level in self.LEVELS:
+            with self.subTest(level=level):
+                model, optimizer = self.training(level)
+                self.step(model, optimizer)
+                model(torch.ones(2, 8)).square().sum().backward()
+                rate = optimizer.param_groups[0]["lr"]
+                optimizer.param_groups[0]["lr"] = math.nan
+                with self.assertRaises(InvalidArgumentError):
+                    optimizer.step(loss=math.nan)
+                optimizer.param_groups[0]["lr"] = rate
+                optimizer.zero_grad()
+                self.step(model, optimizer, 1.0)
+                self.assertFalse(optimizer.skipped)
+
+    def test_a_step_that_was_refused_may_be_made_again(self) -> None:
+        for level in self.LEVELS:
+            with self.subTest(level=level):
+                model, optimizer = self.training(level)
+                loss = model(torch.ones(2, 8)).square().sum()
+                loss.backward()
+                rate = optimizer.param_groups[0]["lr"]
+                optimizer.param_groups[0]["lr"] = math.nan
+                with self.assertRaises(InvalidArgumentError):
+                    optimizer.step(loss=loss)
+                optimizer.param_groups[0]["lr"] = rate
+                optimizer.step(loss=loss)
+                self.assertEqual(optimizer.steps, 1)
+
+    def test_one_loss_by_mistake_stops_no_training(self) -> None:
+        for level in self.LEVELS:
+            with self.subTest(level=level):
+                model, optimizer = self.training(level)
+                self.step(model, optimizer, reported=False)
+                with self.assertRaises(InvalidArgumentError):
+                    optimizer.report_loss(1.0)
+                self.step(model, optimizer, reported=False)
+                self.assertEqual(optimizer.steps, 2)
 
 
 if __name__ == "__main__":
