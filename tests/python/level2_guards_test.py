@@ -257,6 +257,23 @@ class Refused(unittest.TestCase):
             with self.assertRaisesRegex(_Refused, "bias.weight was written"):
                 step(model, optimizer, "odd", 1)
 
+    def test_writes_past_the_version_counters_are_seen_at_the_next_step(self) -> None:
+        def scale(parameter: torch.Tensor) -> None:
+            parameter.data.mul_(2)
+
+        def by_numpy(parameter: torch.Tensor) -> None:
+            parameter.detach().numpy()[:] += 1
+
+        for write in (scale, by_numpy):
+            for home in ("nvme", "device"):
+                with self.subTest(write=write.__name__, home=home), training("odd", home) as made:
+                    model, optimizer = made
+                    step(model, optimizer, "odd", 0)
+                    backward(model, "odd", 1)
+                    write(model.bias.weight)
+                    with self.assertRaisesRegex(_Refused, "bias.weight was written"):
+                        optimizer.step()
+
     def test_a_forward_does_not_use_what_was_written(self) -> None:
         expected, other = plain("odd")
         with training("odd") as (model, optimizer):

@@ -297,6 +297,35 @@ class WeightsComeUnderTheNextForward(OptimizerTest):
             with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
                 loss.backward()
 
+    def test_gradients_of_any_form_are_taken_by_their_values(self) -> None:
+        weight = torch.nn.Parameter(torch.ones(4, 6))
+        same = torch.nn.Parameter(torch.ones(4, 6))
+        values = torch.arange(24.0).view(4, 6) - 7
+        complex_values = torch.complex(torch.zeros(4, 6), -values)
+        forms = {
+            "negated": complex_values.conj().imag,
+            "sparse": values.to_sparse(),
+            "transposed": values.t().contiguous().t(),
+            "expanded": values[:1].expand(4, 6),
+        }
+        self.assertTrue(forms["negated"].is_neg())
+        optimizer = self.make([weight])
+        other = reference.AdamW([same])
+        for name, gradient in forms.items():
+            weight.grad, same.grad = gradient, gradient.to_dense().resolve_neg().contiguous()
+            optimizer.step()
+            other.step()
+            self.assertTrue(torch.equal(weight, same), name)
+
+    def test_a_parameter_without_elements_takes_part(self) -> None:
+        empty, other = torch.nn.Parameter(torch.empty(0, 3)), torch.nn.Parameter(torch.ones(3))
+        optimizer = self.make([empty, other])
+        for _ in range(2):
+            (other.sum() + empty.sum()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        self.assertEqual(optimizer.steps, 2)
+
     def test_copies_and_pickles_of_the_module_have_the_new_weights(self) -> None:
         for copied in (
             copy.deepcopy,
