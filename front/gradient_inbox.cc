@@ -100,8 +100,9 @@ Bytes GradientInbox::DeviceNeed(const offload::ShardLayout& layout) {
 }
 
 Result<GradientInbox> GradientInbox::Create(const offload::ShardLayout& layout,
-                                            uint64_t micro_batches, Callbacks callbacks) {
-  GradientInbox inbox(layout, micro_batches);
+                                            uint64_t micro_batches, bool holds,
+                                            Callbacks callbacks) {
+  GradientInbox inbox(layout, micro_batches, holds);
   inbox.callbacks_ = std::move(callbacks);
   uint64_t elements = 0;
   for (const offload::ModuleLayout& layout_of : layout.model.modules) {
@@ -128,10 +129,9 @@ std::byte* GradientInbox::PlaceOf(ModuleId module, const offload::TensorLayout& 
          (SizeOf(dtype) * (tensor.offset - layout_.tile(tile).begin)).value;
 }
 
-Status GradientInbox::CheckAdd(ModuleId module, uint32_t tensor, DType dtype) const {
+Status GradientInbox::CheckDType(ModuleId module, uint32_t tensor, DType dtype) const {
   const offload::TensorLayout& layout = layout_.module(module).tensors[tensor];
-  const Tensor& entry = modules_[Index(module)].tensors[tensor];
-  if (!entry.trained) {
+  if (!modules_[Index(module)].tensors[tensor].trained) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "tensor {} is frozen, and got a gradient; give none, or train its group",
                      layout.name);
@@ -143,6 +143,13 @@ Status GradientInbox::CheckAdd(ModuleId module, uint32_t tensor, DType dtype) co
                      "fp32",
                      layout.name, ToString(weight), ToString(dtype), ToString(weight));
   }
+  return {};
+}
+
+Status GradientInbox::CheckAdd(ModuleId module, uint32_t tensor, DType dtype) const {
+  PENSTOCK_TRY(CheckDType(module, tensor, dtype));
+  const offload::TensorLayout& layout = layout_.module(module).tensors[tensor];
+  const Tensor& entry = modules_[Index(module)].tensors[tensor];
   if (entry.count >= micro_batches_ || modules_[Index(module)].closed) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "tensor {} got {} gradients in this step, or one after its norm was taken, "
@@ -177,7 +184,7 @@ Result<GradientInbox::Announced> GradientInbox::Announce(ModuleId module, uint32
   if (of.tensors[tensor].added_aside) gradient.sum = of.tensors[tensor].sum;
   gradient.rounds = ++of.tensors[tensor].count == micro_batches_;
   if (gradient.rounds) ++of.full;
-  gradient.last = of.full == of.trained;
+  gradient.last = !holds_ && of.full == of.trained;
   if (gradient.last) CloseModule(module);
   return gradient;
 }
@@ -239,6 +246,49 @@ Status GradientInbox::Add(ModuleId module, uint32_t tensor, const void* values, 
   PENSTOCK_ASSIGN(const Announced gradient, Announce(module, tensor, dtype));
   Put(gradient, 0, gradient.elements, values, threads);
   Arrived(gradient);
+  return {};
+}
+
+Status GradientInbox::CheckHas(ModuleId module, uint32_t tensor) const {
+  if (modules_[Index(module)].tensors[tensor].count > 0) return {};
+  return MakeError(ErrorCode::kInvalidArgument, "tensor {} has no gradient in this step yet",
+                   layout_.module(module).tensors[tensor].name);
+}
+
+Status GradientInbox::Read(ModuleId module, uint32_t tensor, float* to, int threads) const {
+  PENSTOCK_TRY(CheckHas(module, tensor));
+  const offload::TensorLayout& layout = layout_.module(module).tensors[tensor];
+  const Tensor& entry = modules_[Index(module)].tensors[tensor];
+  const DType dtype = IsSum(entry) ? DType::kFloat32 : WeightOf(layout_, layout);
+  const std::byte* const from =
+      IsSum(entry) ? sums_.data() + sizeof(float) * entry.sum : PlaceOf(module, layout);
+  ForEachPart(layout.elements, threads, [&](uint64_t begin, uint64_t count) {
+    ConvertElements(dtype, from + (SizeOf(dtype) * begin).value, DType::kFloat32, to + begin,
+                    count);
+  });
+  return {};
+}
+
+Status GradientInbox::Replace(ModuleId module, uint32_t tensor, const void* values, DType dtype,
+                              int threads) {
+  PENSTOCK_TRY(CheckDType(module, tensor, dtype));
+  PENSTOCK_TRY(CheckHas(module, tensor));
+  const offload::TensorLayout& layout = layout_.module(module).tensors[tensor];
+  if (modules_[Index(module)].closed) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "the gradient of tensor {} was replaced after its norm was taken, or that of "
+                     "its unit, which is so as soon as it is complete without \"holds_gradients\"",
+                     layout.name);
+  }
+  const Tensor& entry = modules_[Index(module)].tensors[tensor];
+  const DType to = IsSum(entry) ? DType::kFloat32 : WeightOf(layout_, layout);
+  std::byte* const place =
+      IsSum(entry) ? sums_.data() + sizeof(float) * entry.sum : PlaceOf(module, layout);
+  const auto* const from = static_cast<const std::byte*>(values);
+  ForEachPart(layout.elements, threads, [&](uint64_t begin, uint64_t count) {
+    ConvertElements(dtype, from + (SizeOf(dtype) * begin).value, to,
+                    place + (SizeOf(to) * begin).value, count);
+  });
   return {};
 }
 

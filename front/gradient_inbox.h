@@ -61,8 +61,9 @@ class GradientInbox {
   };
 
   /// The layout outlives the object. Errors: kOutOfMemory.
+  /// `holds`: no module is complete before CompleteAll, so that its gradients can be replaced.
   static Result<GradientInbox> Create(const offload::ShardLayout& layout, uint64_t micro_batches,
-                                      Callbacks callbacks);
+                                      bool holds, Callbacks callbacks);
 
   /// Adds a gradient, null: zeros, with up to `threads` threads. `module` and `tensor` exist.
   /// Errors: kInvalidArgument for a frozen tensor, a gradient of fp16 or bf16 for a weight of
@@ -82,6 +83,13 @@ class GradientInbox {
                 const CallTeam::Share& share);
   /// Says that all elements of this gradient and of all earlier announced ones have arrived.
   void Arrived(const Announced& gradient);
+  /// Copies what a tensor's gradients add up to so far, as fp32, with up to `threads` threads.
+  /// Errors: kInvalidArgument if it has none in this step.
+  Status Read(offload::ModuleId module, uint32_t tensor, float* to, int threads) const;
+  /// Puts another gradient in the place of that. Errors: as Read's and Add's, and if the module is
+  /// complete.
+  Status Replace(offload::ModuleId module, uint32_t tensor, const void* values, DType dtype,
+                 int threads);
   /// Completes the modules that got fewer gradients than there are micro-batches, with up to
   /// `threads` threads. Errors: kInvalidArgument, naming the tensors that got none.
   Status CompleteAll(int threads);
@@ -102,10 +110,16 @@ class GradientInbox {
     bool closed = false;  ///< it takes no more in this step
   };
 
-  GradientInbox(const offload::ShardLayout& layout, uint64_t micro_batches)
-      : layout_(layout), micro_batches_(micro_batches) {}
+  GradientInbox(const offload::ShardLayout& layout, uint64_t micro_batches, bool holds)
+      : layout_(layout), micro_batches_(micro_batches), holds_(holds) {}
   std::byte* PlaceOf(offload::ModuleId module, const offload::TensorLayout& tensor) const;
+  Status CheckDType(offload::ModuleId module, uint32_t tensor, DType dtype) const;
   Status CheckAdd(offload::ModuleId module, uint32_t tensor, DType dtype) const;
+  Status CheckHas(offload::ModuleId module, uint32_t tensor) const;
+  /// Whether what a tensor has in this step is a sum that is not rounded yet.
+  bool IsSum(const Tensor& tensor) const {
+    return tensor.added_aside && tensor.count < micro_batches_;
+  }
   std::byte* DirectPlace(const Announced& gradient) const;
   void PutPart(const Announced& gradient, uint64_t begin, uint64_t count, const void* values);
   void CloseModule(offload::ModuleId module);
@@ -113,6 +127,7 @@ class GradientInbox {
 
   const offload::ShardLayout& layout_;
   uint64_t micro_batches_;
+  bool holds_;
   Callbacks callbacks_;
   Mapping sums_;
   std::vector<Module> modules_;

@@ -131,6 +131,7 @@ Result<Options> ParseOptions(const std::string& text) {
                                                          : zero::LossReports::kNever;
   }
   options.scales_loss = section.Bool("scales_loss", false);
+  options.holds_gradients = section.Bool("holds_gradients", false);
   if (section.Find("device_sums") != nullptr) {
     options.device_sums = Bytes{section.Number("device_sums", 0, 0, kMaxInteger)};
   }

@@ -32,6 +32,7 @@ struct Options {
   bool scales_loss = false;  ///< the loss is scaled by the engine's loss scale
   /// Memory that the caller has on the GPU for sums of micro-batches; none: it adds up none.
   std::optional<Bytes> device_sums;
+  bool holds_gradients = false;
 };
 
 /// Reads the options' text. Errors: kInvalidArgument, naming the key.

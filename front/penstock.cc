@@ -208,6 +208,22 @@ int penstock_gradient(penstock_engine* engine, uint32_t unit, uint32_t tensor, c
   });
 }
 
+int penstock_read_gradient(penstock_engine* engine, uint32_t unit, uint32_t tensor, float* to) {
+  return With(engine, [&](Training& training) -> Status {
+    if (to == nullptr) return Missing("the place for the gradient");
+    return training.ReadGradient(unit, tensor, to);
+  });
+}
+
+int penstock_replace_gradient(penstock_engine* engine, uint32_t unit, uint32_t tensor,
+                              const void* values, int dtype) {
+  return With(engine, [&](Training& training) -> Status {
+    if (values == nullptr) return Missing("the gradient");
+    PENSTOCK_ASSIGN(const DType of_values, DTypeOf(dtype));
+    return training.ReplaceGradient(unit, tensor, values, of_values);
+  });
+}
+
 int penstock_use_on(penstock_engine* engine, uint32_t unit, int kind, void* to, void* stream) {
   return With(engine, [&](Training& training) -> Status {
     PENSTOCK_ASSIGN(const UseKind use, UseKindOf(kind));

@@ -186,6 +186,13 @@ PENSTOCK_API int penstock_use_tensors(penstock_engine* engine, uint32_t unit, in
  * calls, and rounded once to the dtype of the weight. */
 PENSTOCK_API int penstock_gradient(penstock_engine* engine, uint32_t unit, uint32_t tensor,
                                    const void* values, int dtype);
+/* Copies what the gradients of a tensor add up to so far in this step, as fp32. */
+PENSTOCK_API int penstock_read_gradient(penstock_engine* engine, uint32_t unit, uint32_t tensor,
+                                        float* to);
+/* Puts another gradient in the place of that, before the norm is taken. The engine was made with
+ * the option "holds_gradients". */
+PENSTOCK_API int penstock_replace_gradient(penstock_engine* engine, uint32_t unit, uint32_t tensor,
+                                           const void* values, int dtype);
 /* As penstock_use, for weights on a GPU. `to` is memory of a CUDA device, `stream` a CUstream
  * (NULL: the default one). The call uses the stream's context; the calling thread needs none. The
  * copies are enqueued on `stream`; work that reads `to` must be enqueued after them. Waits as

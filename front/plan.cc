@@ -159,6 +159,7 @@ Result<Plan> MakePlan(const std::string& config_text, const std::string& model,
   plan.cuda = options.cuda;
   plan.losses = options.losses;
   plan.scales_loss = options.scales_loss;
+  plan.holds_gradients = options.holds_gradients;
   PENSTOCK_ASSIGN(plan.engine.host_memory, HostLimit(options, config));
   if (plan.cuda && !plan.on_device) PlanRoom(plan);
   plan.engine.host_reserved = plan.sums + plan.reading + plan.arriving;

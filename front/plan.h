@@ -48,6 +48,7 @@ struct Plan {
   /// fp32 sums of micro-batches that the caller keeps on the GPU; it gives each gradient once a
   /// step. None if the engine adds up, or with one micro-batch.
   Bytes device_sums;
+  bool holds_gradients = false;  ///< they can be replaced until the norm is taken
 
   /// Returns the max number of gradients of a tensor in a step.
   uint64_t gradients_a_step() const {

@@ -114,6 +114,28 @@ Status Training::Gradient(uint32_t unit, uint32_t tensor, const void* values, DT
   return inbox_->Add(ModuleId{unit}, tensor, values, dtype, copy_threads());
 }
 
+/// Whether a gradient of the open step is in host memory, and what was announced has arrived.
+Status Training::CheckGradient(uint32_t unit, uint32_t tensor) {
+  PENSTOCK_TRY(CheckReady());
+  PENSTOCK_TRY(CheckTensor(unit, tensor));
+  if (home_ != nullptr) {
+    return MakeError(ErrorCode::kUnavailable,
+                     "gradients are at home on the device with the states, where they are not "
+                     "read; keep states in host memory, or read gradients before they are given");
+  }
+  return AwaitGradients();
+}
+
+Status Training::ReadGradient(uint32_t unit, uint32_t tensor, float* to) {
+  PENSTOCK_TRY(CheckGradient(unit, tensor));
+  return inbox_->Read(ModuleId{unit}, tensor, to, copy_threads());
+}
+
+Status Training::ReplaceGradient(uint32_t unit, uint32_t tensor, const void* values, DType dtype) {
+  PENSTOCK_TRY(CheckGradient(unit, tensor));
+  return inbox_->Replace(ModuleId{unit}, tensor, values, dtype, copy_threads());
+}
+
 Result<zero::GradientNorm::Value> Training::Norm() {
   PENSTOCK_TRY(CheckReady());
   if (session_->gradient()) return *session_->gradient();

@@ -63,6 +63,8 @@ class Training {
   Status UseOn(uint32_t unit, UseKind kind, const UnitMemory& to, CuStream stream);
   Status GradientOn(uint32_t unit, uint32_t tensor, const void* values, DType dtype,
                     CuStream stream);
+  Status ReadGradient(uint32_t unit, uint32_t tensor, float* to);
+  Status ReplaceGradient(uint32_t unit, uint32_t tensor, const void* values, DType dtype);
   Status ReportLoss(double loss);
   /// Gives the loss of the step to the curves of its log alone.
   void NoteLoss(double loss) { losses_.noted = loss; }
@@ -169,6 +171,7 @@ class Training {
   Status BeginStep();
   Status BeginUse(uint32_t unit, UseKind kind, bool brings);
   Status BeginGradient(uint32_t unit, uint32_t tensor);
+  Status CheckGradient(uint32_t unit, uint32_t tensor);
   Status AddToHome(uint32_t unit, uint32_t tensor, const void* values, DType dtype,
                    CuStream stream);
   zero::StatePort& states() const {

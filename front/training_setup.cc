@@ -123,8 +123,9 @@ Status Training::BuildInbox() {
       home_->RoundSum(module, tensor, sum, place);
     };
   }
-  PENSTOCK_ASSIGN(GradientInbox inbox, GradientInbox::Create(plan_.layout, plan_.gradients_a_step(),
-                                                             std::move(callbacks)));
+  PENSTOCK_ASSIGN(GradientInbox inbox,
+                  GradientInbox::Create(plan_.layout, plan_.gradients_a_step(),
+                                        plan_.holds_gradients, std::move(callbacks)));
   inbox_.emplace(std::move(inbox));
   return {};
 }

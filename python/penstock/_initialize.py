@@ -243,7 +243,13 @@ def initialize(
     moves = is_elsewhere(model, place)
     opened = opening.open(run)
     try:
-        runtime = Runtime(opened.engine, cut, on_device=on_device, zero_missing=zero_missing)
+        runtime = Runtime(
+            opened.engine,
+            cut,
+            on_device=on_device,
+            zero_missing=zero_missing,
+            shows_gradients=opening.holds_gradients,
+        )
         if moves or device is not None:
             move_buffers(model, place)
         if give_values is not None or (moves and states is None):

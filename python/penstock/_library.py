@@ -157,6 +157,14 @@ def library() -> ctypes.CDLL:
                 c.POINTER(_Outcome),
             ],
         ),
+        "penstock_read_gradient": (
+            c.c_int,
+            [c.c_void_p, c.c_uint32, c.c_uint32, c.c_void_p],
+        ),
+        "penstock_replace_gradient": (
+            c.c_int,
+            [c.c_void_p, c.c_uint32, c.c_uint32, c.c_void_p, c.c_int],
+        ),
         "penstock_fingerprints": (
             c.c_int,
             [c.POINTER(c.c_void_p), c.POINTER(c.c_uint64), c.c_uint32, c.POINTER(c.c_uint64)],
@@ -400,6 +408,14 @@ class Engine:
             self._c.penstock_take_back_commit(self._handle, ctypes.byref(taken), ctypes.byref(step))
         )
         return step.value if taken.value else None
+
+    def read_gradient(self, unit: int, tensor: int, address: int) -> None:
+        """Copies a gradient of this step to host memory, as fp32."""
+        check(self._c.penstock_read_gradient(self._handle, unit, tensor, address))
+
+    def replace_gradient(self, unit: int, tensor: int, address: int, dtype: int) -> None:
+        """Puts another gradient, of host memory, in the place of that."""
+        check(self._c.penstock_replace_gradient(self._handle, unit, tensor, address, dtype))
 
     def loss_scale(self) -> float:
         """Returns the factor for the loss of the open step before its backward, or of the next one."""

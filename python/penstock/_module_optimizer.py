@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from penstock import _library, _rules, _state
+from penstock._amp import loss_scale_of
 from penstock._buffers import Buffers
 from penstock._commits import Commits, Ending
 from penstock._files import snapshot_of
@@ -147,11 +148,11 @@ class ModuleOptimizer(torch.optim.Optimizer):
         return computed
 
     def _step(self) -> None:
-        if hasattr(self, "grad_scale"):
+        scaled, found_inf = loss_scale_of(self)
+        if scaled != 1 and self._opening.scales_loss:
             raise InvalidArgumentError(
-                "penstock: torch's GradScaler does not see the gradients of a module that was "
-                "given to penstock.initialize; enable fp16 in the configuration, and call "
-                "optimizer.backward(loss), which scales by DeepSpeed's rules; or train in bf16"
+                "penstock: a GradScaler scales the loss, and so does fp16.enabled in the configuration; "
+                "leave one of them out"
             )
         if not self._runtime.take_gradients():
             self.losses.clear()
@@ -162,8 +163,8 @@ class ModuleOptimizer(torch.optim.Optimizer):
         self._commits.finish()
         reported = self.losses.mean()
         loss_of_row = self.rows.loss(reported, self._runtime.engine)
-        scale = 0.0 if self._opening.scales_loss else 1.0  # 0: the engine's
-        outcome = self._runtime.end_step(self.param_groups, max_norm, scale, reported)
+        scale = 0.0 if self._opening.scales_loss else scaled  # 0: the engine's
+        outcome = self._runtime.end_step(self.param_groups, max_norm, scale, reported, found_inf)
         self.losses.end_step(reported)
         self._commits.note_loss(reported)
         self._max_norm = 0.0
@@ -180,7 +181,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
         """
         self.losses.report(loss)
 
-    _step_supports_amp_scaling = True  # so that a scaler is seen, and refused by a line
+    _step_supports_amp_scaling = True
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops the gradients of the step under way, if there are any."""

@@ -59,6 +59,12 @@ class Opening(NamedTuple):
         section = self.config.get("fp16")
         return isinstance(section, Mapping) and section.get("enabled") is True
 
+    @property
+    def holds_gradients(self) -> bool:
+        """Whether gradients can be read and replaced until a step ends: on the CPU, where the threads
+        that would take their sums meanwhile are those that compute."""
+        return self.streams is None
+
     def open(self, run: str | os.PathLike[str] | None, commit: NamedCommit | None = None) -> Opened:
         """Opens a run and makes its engine; leaves nothing open if that fails.
 
@@ -89,6 +95,7 @@ class Opening(NamedTuple):
     def _engine(self, run: Run, commit: Mapping[str, Any]) -> _library.Engine:
         options = {**commit, **self.identity, "seed": self.seed, "slots": self.room.places}
         options["scales_loss"] = self.scales_loss
+        options["holds_gradients"] = self.holds_gradients
         if self.room.sums is not None:
             options["device_sums"] = self.room.sums
         return _cuda.engine_for(

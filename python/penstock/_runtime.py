@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from penstock import _dtypes, _library, _overlaps, _rules
+from penstock._gradients import Access, Gradient
 from penstock._losses import not_finite
 from penstock._model import Entry
 from penstock._storage import Unit, memory_for, outdate
@@ -44,7 +45,15 @@ class Runtime:
     __deepcopy__ = refuse_copies
     __reduce_ex__ = refuse_copies
 
-    def __init__(self, engine: Any, plan: Plan, *, on_device: bool, zero_missing: bool) -> None:
+    def __init__(
+        self,
+        engine: Any,
+        plan: Plan,
+        *,
+        on_device: bool,
+        zero_missing: bool,
+        shows_gradients: bool,
+    ) -> None:
         self.engine = engine
         self.lock = threading.RLock()
         described = engine.describe()
@@ -67,6 +76,7 @@ class Runtime:
         self._busy: dict[Unit, None] = {}  # that are in use, or were when the last one was brought
         self._on_device = on_device
         self._zero_missing = zero_missing
+        self._shows_gradients = shows_gradients  # in `.grad`, for the engine's
         self._begun = False
         self._taken: set[int] = set()  # units whose weights are the engine's
         self._uses = 0
@@ -236,7 +246,7 @@ class Runtime:
         """Takes the gradient of a parameter."""
         with self.lock:
             gradient = parameter.grad
-            if gradient is None:
+            if gradient is None or isinstance(gradient, Gradient):
                 return
             parameter.grad = None  # first: an interrupt may lose it, but never adds it twice
             self._pending.pop(parameter, None)
@@ -246,15 +256,61 @@ class Runtime:
                     f"penstock: the gradient of {unit.entries[tensor].name} is of "
                     f"{gradient.dtype}; only float32, bfloat16 and float16 are offered"
                 )
-            self._open_step()
-            self._given.add((unit.index, tensor))  # before: a given gradient must be dropped later
             entry = unit.entries[tensor]
+            if self._shows_gradients and (unit.index, tensor) in self._given:
+                self._replace(entry, gradient)  # it was assigned, or the one before was let go
+            else:
+                self._add(entry, gradient)
+            if self._shows_gradients:
+                parameter.grad = Gradient.of(parameter, self._access(entry))
+
+    def _add(self, entry: Entry, gradient: torch.Tensor) -> None:
+        """Adds a gradient to those of the step."""
+        with self.lock:
+            self._open_step()
+            # Before it is given: a given gradient must be dropped later.
+            self._given.add((entry.unit, entry.tensor))
             if self._sums is None:
                 self._give(entry, gradient)
                 return
             total = self._sums.add(entry, gradient)
             if total is not None:
                 self._give(entry, total)
+
+    def _replace(self, entry: Entry, gradient: torch.Tensor) -> None:
+        with self.lock:
+            values = _dtypes.plain(gradient.cpu())
+            dtype = _dtypes.CODES[values.dtype]
+            self.engine.replace_gradient(entry.unit, entry.tensor, values.data_ptr(), dtype)
+
+    def _access(self, entry: Entry) -> Access:
+        """Returns how what a parameter shows in ``.grad`` reads and writes its gradient."""
+        step = self.steps
+        parameter = entry.parameter
+
+        def check() -> None:
+            if self.steps != step or (entry.unit, entry.tensor) not in self._given:
+                raise InvalidArgumentError(
+                    f"penstock: the gradient of {entry.name} is gone, because its step has ended; "
+                    "clone it before optimizer.step()"
+                )
+
+        def read() -> torch.Tensor:
+            with self.lock:
+                check()
+                values = torch.empty(parameter.shape, dtype=torch.float32, device="cpu")
+                self.engine.read_gradient(entry.unit, entry.tensor, values.data_ptr())
+            return values.to(device=parameter.device, dtype=parameter.dtype)
+
+        def replace(gradient: torch.Tensor) -> None:
+            check()
+            self._replace(entry, gradient)
+
+        def add(gradient: torch.Tensor) -> None:
+            check()
+            self._add(entry, _dtypes.plain(gradient))
+
+        return Access(read, replace, add)
 
     def _give(self, entry: Entry, gradient: torch.Tensor) -> None:
         """Gives the engine a gradient, which it may copy later."""
@@ -263,6 +319,10 @@ class Runtime:
         self.engine.gradient(entry.unit, entry.tensor, gradient.data_ptr(), dtype)
 
     def _forget_gradients(self) -> None:
+        for unit, tensor in self._given:
+            parameter = self.units[unit].entries[tensor].parameter
+            if isinstance(parameter.grad, Gradient):
+                parameter.grad = None
         self._given.clear()
         if self._sums is not None:
             self._sums.clear()
@@ -303,7 +363,7 @@ class Runtime:
                 entry
                 for unit in self.units
                 for entry in unit.entries
-                if entry.trained and (entry.unit, entry.tensor) not in self._given
+                if entry.trained and not self._has_gradient(entry)
             ]
             if missing and not self._zero_missing:
                 names = ", ".join(entry.name for entry in missing[:_MOST_NAMES])
@@ -314,9 +374,18 @@ class Runtime:
                     '{"missing_gradients": "zero"}'
                 )
             for entry in missing:
+                if (entry.unit, entry.tensor) in self._given:
+                    self._replace(entry, torch.zeros(entry.parameter.shape))
+                    continue
                 dtype = _dtypes.CODES[entry.parameter.dtype]
                 self.engine.gradient(entry.unit, entry.tensor, None, dtype)
                 self._given.add((entry.unit, entry.tensor))
+
+    def _has_gradient(self, entry: Entry) -> bool:
+        """Whether a parameter has a gradient in this step, which its caller may have let go."""
+        if (entry.unit, entry.tensor) not in self._given:
+            return False
+        return not self._shows_gradients or entry.parameter.grad is not None
 
     def _take_assigned(self) -> None:
         """Takes gradients that the caller has set without a backward."""
@@ -341,8 +410,13 @@ class Runtime:
         max_norm: float,
         loss_scale: float,
         loss: float | None = None,
+        found_inf: bool = False,
     ) -> _library.Outcome:
-        """Ends the step; all trained weights must be brought again."""
+        """Ends the step; all trained weights must be brought again.
+
+        Args:
+            found_inf: the caller has found a gradient that is not finite.
+        """
         with self.lock:
             self.begin()
             self.complete_gradients()
@@ -351,12 +425,17 @@ class Runtime:
                 self._report(loss)
             self._forget()
             self._ending = True
-            outcome: _library.Outcome = self.engine.end_step(scalars, max_norm, loss_scale)
+            if found_inf:
+                rate = float(param_groups[0]["lr"])
+                outcome: _library.Outcome = self.engine.skip_step(rate, loss_scale)
+            else:
+                outcome = self.engine.end_step(scalars, max_norm, loss_scale)
             self._follow_step()
             if self._on_device:
                 self._bring_all()
         if outcome.skipped:
             self.nan_steps += 1
+        if outcome.skipped and not found_inf:  # a scaler knows
             warnings.warn(
                 f"penstock: step {outcome.step} was skipped: {not_finite(loss, outcome)}; no weight "
                 "has changed",

@@ -15,13 +15,14 @@ namespace {
 
 using offload::ModuleId;
 using offload::TileId;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 /// An inbox with gradients in plain memory.
 class Inbox {
  public:
-  explicit Inbox(uint64_t micro_batches)
+  explicit Inbox(uint64_t micro_batches, bool holds = false)
       : layout_(
             zero::MakeLayout(ParseModel(ModelOf("bf16").dump()).value(), DType::kFloat32, 4096)) {
     size_t size = 0;
@@ -32,7 +33,7 @@ class Inbox {
     bytes_.resize(size);
     inbox_.emplace(
         GradientInbox::Create(
-            layout_, micro_batches,
+            layout_, micro_batches, holds,
             {.place = [this](TileId tile) { return bytes_.data() + begins_[offload::Index(tile)]; },
              .last =
                  [this](ModuleId module) {
@@ -93,7 +94,7 @@ std::vector<std::byte> LargeGradient(const std::string& dtype, uint64_t micro_ba
   const offload::ShardLayout layout =
       zero::MakeLayout(ParseModel(model.dump()).value(), DType::kFloat32, 1 << 20);
   std::vector<std::byte> place(layout.GradientBytes(TileId{0}).value);
-  GradientInbox inbox = GradientInbox::Create(layout, micro_batches,
+  GradientInbox inbox = GradientInbox::Create(layout, micro_batches, /*holds=*/false,
                                               {.place = [&](TileId) { return place.data(); },
                                                .last = [](ModuleId) {},
                                                .complete = [](ModuleId) {}})
@@ -236,6 +237,34 @@ TEST(GradientInboxTest, FewerMicroBatchesAreCompletedAtTheEnd) {
   EXPECT_THAT(inbox.complete(), ElementsAre(0, 1, 2, 3));
   EXPECT_EQ(inbox.First(1), 3);
   EXPECT_FALSE(inbox.Add(0, 0, 1).ok()) << "the norm was taken without it";
+}
+
+TEST(GradientInboxTest, WhatItHoldsIsReadAndReplacedUntilItIsComplete) {
+  Inbox inbox(2, /*holds=*/true);
+  std::vector<float> values(kElements[0]);
+  EXPECT_THAT((*inbox).Read(ModuleId{1}, 0, values.data(), 2).error().message,
+              HasSubstr("u1.w has no gradient in this step yet"));
+  for (uint32_t unit = 0; unit < kUnits; ++unit) {
+    for (const uint32_t tensor : {0U, 1U}) ASSERT_TRUE(inbox.Add(unit, tensor, 3).ok());
+  }
+  ASSERT_TRUE((*inbox).Read(ModuleId{1}, 0, values.data(), 2).ok());
+  EXPECT_THAT(values, Each(3)) << "a sum that is not rounded yet";
+  values.assign(values.size(), 5);
+  ASSERT_TRUE((*inbox).Replace(ModuleId{1}, 0, values.data(), DType::kFloat32, 2).ok());
+  for (uint32_t unit = 0; unit < kUnits; ++unit) {
+    for (const uint32_t tensor : {0U, 1U}) ASSERT_TRUE(inbox.Add(unit, tensor, 1).ok());
+  }
+  EXPECT_TRUE(inbox.complete().empty());
+  ASSERT_TRUE((*inbox).Read(ModuleId{1}, 0, values.data(), 2).ok());
+  EXPECT_THAT(values, Each(6));
+  values.assign(values.size(), 0.5F);
+  ASSERT_TRUE((*inbox).Replace(ModuleId{2}, 0, values.data(), DType::kFloat32, 2).ok());
+  ASSERT_TRUE((*inbox).CompleteAll(2).ok());
+  EXPECT_THAT(inbox.complete(), ElementsAre(0, 1, 2, 3));
+  EXPECT_EQ(inbox.First(0), 4);
+  EXPECT_EQ(inbox.First(1), 6);
+  EXPECT_EQ(inbox.First(2), 0.5F);
+  EXPECT_FALSE((*inbox).Replace(ModuleId{2}, 0, values.data(), DType::kFloat32, 2).ok());
 }
 
 TEST(GradientInboxTest, TensorsWithoutAGradientAreNamed) {
