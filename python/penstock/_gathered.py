@@ -89,11 +89,18 @@ def gathered(parameters: Gatherable, write: bool = False) -> Iterator[None]:
         )
     host = torch.device("cpu")
     changed: list[str] = []
-    with contextlib.ExitStack() as stack:
+    stack = contextlib.ExitStack()
+    try:
+        with stack:
+            for unit, hooks in found.items():
+                stack.callback(_hide, hooks, unit, stack, changed)
+                _show(hooks, unit, unit.device if len(found) == 1 else host, stack)
+            yield
+    except KeyboardInterrupt:
         for unit, hooks in found.items():
-            stack.callback(_hide, hooks, unit, stack, changed)
-            _show(hooks, unit, unit.device if len(found) == 1 else host, stack)
-        yield
+            if stack in unit.gathered:  # the interrupt came while it was to be hidden
+                _hide(hooks, unit, stack, changed)
+        raise
     if changed:
         others = f" and {len(changed) - 1} others" if len(changed) > 1 else ""
         warnings.warn(
