@@ -47,7 +47,7 @@ class Gradient(torch.Tensor):
         made._views = views
         return made
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"{_value_of(self)[1]!r}"
 
     def __deepcopy__(self, memo: Any) -> torch.Tensor:
@@ -57,7 +57,9 @@ class Gradient(torch.Tensor):
         return _value_of(self)[1].clone().__reduce_ex__(protocol)
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
         schema = func._schema
         if func is torch.ops.aten.add_.Tensor and _adds(args, kwargs):  # autograd adds it up
