@@ -279,6 +279,8 @@ void StepLife::EndCommit(const Status& made) {
   }
 }
 
+void StepLife::DropCommit() { commits_.Dropped(); }
+
 Status StepLife::CheckRetract() const {
   if (!open_) return {};
   return MakeError(ErrorCode::kInvalidArgument,
