@@ -62,8 +62,10 @@ class CountingIterator {
 /// library's own builder that can refuse looks at all siblings at the end of each object.
 class StrictBuilder final : public json::json_sax_t {
  public:
-  /// Both must outlive it; `lines` may be null.
-  StrictBuilder(const Cursor* cursor, JsonLines* lines) : cursor_(cursor), lines_(lines) {
+  /// Both must outlive it; `lines` may be null. `values`: false keeps nothing but the type of the
+  /// whole, for a text whose value is of no use.
+  StrictBuilder(const Cursor* cursor, JsonLines* lines, bool values = true)
+      : cursor_(cursor), lines_(lines), values_(values) {
     frames_.reserve(kDeepestJson);  // so that a frame's key stays where it is
   }
 
@@ -75,7 +77,7 @@ class StrictBuilder final : public json::json_sax_t {
   bool number_integer(number_integer_t value) override { return Add(value); }
   bool number_unsigned(number_unsigned_t value) override { return Add(value); }
   bool number_float(number_float_t value, const string_t& /*text*/) override { return Add(value); }
-  bool string(string_t& value) override { return Add(std::move(value)); }
+  bool string(string_t& value) override { return Add(values_ ? json(std::move(value)) : json()); }
   bool binary(binary_t& value) override { return Add(std::move(value)); }
   bool start_object(size_t /*size*/) override { return Open(json::value_t::object); }
   bool start_array(size_t /*size*/) override { return Open(json::value_t::array); }
@@ -119,6 +121,7 @@ class StrictBuilder final : public json::json_sax_t {
   /// next one.
   json* Place(json&& value) {
     if (frames_.empty()) return &(root_ = std::move(value));
+    if (!values_) return nullptr;
     const Frame& frame = frames_.back();
     if (frame.key == nullptr) return &frame.container->emplace_back(std::move(value));
     return &((*frame.container)[*frame.key] = std::move(value));
@@ -167,6 +170,7 @@ class StrictBuilder final : public json::json_sax_t {
 
   const Cursor* cursor_;
   JsonLines* lines_;
+  const bool values_;
   json root_;
   std::vector<Frame> frames_;
   std::optional<JsonFault> fault_;
@@ -181,17 +185,10 @@ std::string UnexpectedAt(std::string_view text, size_t byte) {
   return fmt::format("unexpected '{}'", text[byte - 1]);
 }
 
-}  // namespace
-
-std::string JoinJsonPath(std::string path, std::string_view key) {
-  if (!path.empty()) path += '.';
-  path += key;
-  return path;
-}
-
-std::optional<JsonFault> ParseStrictly(std::string_view text, JsonOptions options, json* value) {
+std::optional<JsonFault> Read(std::string_view text, const JsonOptions& options, bool values,
+                              json* value) {
   Cursor cursor;
-  StrictBuilder builder(&cursor, options.lines);
+  StrictBuilder builder(&cursor, options.lines, values);
   json::sax_parse(CountingIterator(text.data(), &cursor),
                   CountingIterator(text.data() + text.size(), &cursor), &builder,
                   json::input_format_t::json, /*strict=*/true, options.comments);
@@ -203,9 +200,11 @@ std::optional<JsonFault> ParseStrictly(std::string_view text, JsonOptions option
   return std::nullopt;
 }
 
-Result<json> ParseJsonObject(std::string_view text, const std::string& name, ErrorCode code) {
+/// The object that `text` holds; without `values`, an empty one.
+Result<json> ReadObject(std::string_view text, const std::string& name, ErrorCode code,
+                        bool values) {
   json value;
-  if (const std::optional<JsonFault> fault = ParseStrictly(text, {}, &value)) {
+  if (const std::optional<JsonFault> fault = Read(text, {}, values, &value)) {
     switch (fault->kind) {
       case JsonFault::Kind::kSyntax:
         if (fault->byte > text.size()) {
@@ -224,6 +223,26 @@ Result<json> ParseJsonObject(std::string_view text, const std::string& name, Err
   }
   if (!value.is_object()) return MakeError(code, "{} is not a JSON object", name);
   return value;
+}
+
+}  // namespace
+
+std::string JoinJsonPath(std::string path, std::string_view key) {
+  if (!path.empty()) path += '.';
+  path += key;
+  return path;
+}
+
+std::optional<JsonFault> ParseStrictly(std::string_view text, JsonOptions options, json* value) {
+  return Read(text, options, /*values=*/true, value);
+}
+
+Status CheckJsonObject(std::string_view text, const std::string& name, ErrorCode code) {
+  return ReadObject(text, name, code, /*values=*/false).status();
+}
+
+Result<json> ParseJsonObject(std::string_view text, const std::string& name, ErrorCode code) {
+  return ReadObject(text, name, code, /*values=*/true);
 }
 
 std::string JsonReason(const json::exception& error) {

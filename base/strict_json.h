@@ -59,6 +59,9 @@ std::string JoinJsonPath(std::string path, std::string_view key);
 Result<nlohmann::json> ParseJsonObject(std::string_view text, const std::string& name,
                                        ErrorCode code);
 
+/// Checks that ParseJsonObject would succeed, and keeps no value: for a long text.
+Status CheckJsonObject(std::string_view text, const std::string& name, ErrorCode code);
+
 /// Returns what is wrong with a value that was read from JSON, in our words: the library's own name
 /// its exceptions.
 std::string JsonReason(const nlohmann::json::exception& error);

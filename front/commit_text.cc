@@ -80,8 +80,7 @@ Result<CommitText> MakeCommitText(const Identity& identity, std::string caller,
                      "the text of the commit has {} bytes, and at most {} fit; keep less in it",
                      caller.size(), offload::kMaxCallerFile.value);
   }
-  PENSTOCK_TRY(
-      ParseJsonObject(caller, "the text of the commit", ErrorCode::kInvalidArgument).status());
+  PENSTOCK_TRY(CheckJsonObject(caller, "the text of the commit", ErrorCode::kInvalidArgument));
   const std::string before =
       fmt::format(R"("run":{}{}{})", identity.keys, row.empty() ? "" : R"(,"row":)", row);
   if (caller.size() <= kMaxCallerInText.value) {

@@ -198,6 +198,8 @@ class Training {
   /// Keeps a failure that ends the training.
   Status Keep(Status status) { return session_->Keep(std::move(status)); }
   Status CheckWatched() const;
+  /// Ends the commit that was begun, if any, also after a failure; the log is told.
+  Status EndCommit();
 
   Plan plan_;
   // One of these two.

@@ -57,6 +57,7 @@ Training::~Training() {
   copies_.reset();   // which give gradients to the states
   const std::optional<ContextScope> scope = Enter();
   step_.reset();
+  if (session_) static_cast<void>(EndCommit());
   session_.reset();
 }
 

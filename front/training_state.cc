@@ -55,6 +55,10 @@ Status Training::BeginCommit(std::string json, std::string caller_file) {
 
 Status Training::FinishCommit() {
   PENSTOCK_TRY(life().failure());
+  return EndCommit();
+}
+
+Status Training::EndCommit() {
   if (!life().commits().pending()) return {};
   Status made = session_->FinishCommit([this] { return CheckWatched(); });
   if (log_ != nullptr) log_->AfterCommit(*session_, made);
@@ -63,7 +67,7 @@ Status Training::FinishCommit() {
 
 /// Works also after a failure, as no step has to follow.
 Result<std::optional<uint64_t>> Training::TakeBackDoubtfulCommit() {
-  PENSTOCK_TRY(session_->FinishCommit([this] { return CheckWatched(); }));
+  PENSTOCK_TRY(EndCommit());
   if (answers_ != nullptr) answers_->Release();
   PENSTOCK_ASSIGN(const std::optional<uint64_t> taken, session_->TakeBackDoubtfulCommit());
   if (taken && log_ != nullptr) log_->AfterTakeBack(*session_);

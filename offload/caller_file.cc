@@ -37,14 +37,20 @@ std::string StemOf(std::string path0) {
   return path0;
 }
 
-/// Opens the file, and makes it if it is not there.
+/// Opens the file, and makes it if it is not there, or if what is there has another name, too.
+/// Whose process made it may have been killed before its name was durable.
 Result<aio::File> OpenToWrite(const std::string& path) {
   const auto [parent, name] = SplitPath(path);
   PENSTOCK_ASSIGN(const Folder folder, Folder::Open(parent));
-  PENSTOCK_ASSIGN(const FolderEntry entry, folder.Look(name));
+  if (HasOtherName(path)) PENSTOCK_TRY(folder.RemoveFile(name));
   PENSTOCK_ASSIGN(const UniqueFd fd, folder.OpenFile(name, O_RDWR | O_CREAT, 0600));
-  if (entry.kind == FolderEntry::Kind::kNone) PENSTOCK_TRY(folder.Sync());
+  PENSTOCK_TRY(folder.Sync());
   return aio::File::Reopen(fd.get(), path, /*writable=*/true);
+}
+
+Status SetSize(const aio::File& file, const std::string& path, uint64_t size) {
+  if (::ftruncate(file.fd(), static_cast<off_t>(size)) == 0) return {};
+  return ErrnoError(errno, "cutting " + path);
 }
 
 }  // namespace
@@ -115,11 +121,11 @@ Status WriteCallerFile(const std::string& path, std::string_view content, aio::E
   PENSTOCK_CHECK(!content.empty() && content.size() <= kMaxCallerFile.value);
   PENSTOCK_ASSIGN(aio::File file, OpenToWrite(path));
   PENSTOCK_ASSIGN(const Bytes before, file.Size());
-  PENSTOCK_TRY(file.Allocate(Bytes{content.size()}));
-  if (before.value > content.size() &&
-      ::ftruncate(file.fd(), static_cast<off_t>(content.size())) != 0) {
-    return ErrnoError(errno, "cutting " + path);
+  if (const Status room = file.Allocate(Bytes{content.size()}); !room.ok()) {
+    static_cast<void>(SetSize(file, path, before.value));  // it keeps no space that it does not use
+    return room;
   }
+  if (before.value > content.size()) PENSTOCK_TRY(SetSize(file, path, content.size()));
   PENSTOCK_ASSIGN(const Mapping piece, Mapping::Create(kPiece));
   for (size_t done = 0; done < content.size();) {
     const std::string_view part = content.substr(done, kPiece.value);
@@ -135,6 +141,21 @@ Status WriteCallerFile(const std::string& path, std::string_view content, aio::E
     done += part.size();
   }
   return engine.Sync(file);
+}
+
+Status CheckCallerPlaces(const std::string& path0) {
+  PENSTOCK_ASSIGN(const Folder folder, Folder::Open(SplitPath(path0).first));
+  for (const uint64_t sequence : {0, 1}) {
+    const std::string path = CallerFilePath(path0, sequence);
+    PENSTOCK_ASSIGN(const FolderEntry entry, folder.Look(SplitPath(path).second));
+    using Kind = FolderEntry::Kind;
+    if (entry.kind == Kind::kNone || entry.kind == Kind::kFile) continue;
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        "{} is {}, and a commit of this state writes a file of that name; move it away", path,
+        entry.kind == Kind::kFolder ? "a folder" : "a link or a device");
+  }
+  return {};
 }
 
 Result<std::vector<FoundFile>> FindCallerFiles(const Folder& folder, const std::string& path0) {

@@ -57,9 +57,14 @@ inline const CallerFileVisitor kNoVisitor = [](FileOffset, std::span<const std::
 /// of `visit`, which then may have seen pieces of a file that does not hold.
 Status VisitCallerFile(const std::string& path, const CallerFile& expected,
                        const CallerFileVisitor& visit = kNoVisitor);
-/// Writes the file at `path` through `engine`, over what is there, durably. Errors: kOutOfSpace
-/// with what is free; kCorruption if the name stands for something else than a file; of I/O.
+/// Writes the file at `path` through `engine`, over what is there, durably. A file that has another
+/// name, too, stays as it is under that name. Errors: kOutOfSpace with what is free; kCorruption if
+/// the name stands for something else than a file; of I/O.
 Status WriteCallerFile(const std::string& path, std::string_view content, aio::Engine& engine);
+
+/// Whether files can be written beside a path 0. Errors: kInvalidArgument if one of their names
+/// stands for something else.
+Status CheckCallerPlaces(const std::string& path0);
 
 /// Returns the files that are there beside a path 0, and what kills left of copies of them.
 /// `path0`: as in CallerFilePath. Errors: of Folder::Look.

@@ -19,6 +19,9 @@ namespace penstock::offload {
 struct CommitName {
   uint64_t step = 0;
   uint64_t session = 0;  ///< as in CommitRecord
+  /// Of two commits of one step and session, where one rank alone holds them: the sequence number.
+  /// 0: the newest of that step and session.
+  uint64_t sequence = 0;
 
   bool operator==(const CommitName&) const = default;
 };

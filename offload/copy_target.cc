@@ -13,9 +13,15 @@
 
 namespace penstock::offload {
 
+Error CopyTarget::Taken(const std::string& path) {
+  return MakeError(ErrorCode::kInvalidArgument, "{} is there already, and is not replaced", path);
+}
+
 Result<CopyTarget> CopyTarget::Create(const std::string& path) {
   const auto [parent, name] = SplitPath(path);
   PENSTOCK_ASSIGN(Folder folder, Folder::Open(parent));
+  PENSTOCK_ASSIGN(const FolderEntry entry, folder.Look(name));
+  if (entry.kind != FolderEntry::Kind::kNone) return Taken(path);
   const std::string unfinished = UnfinishedCopy(name);
   PENSTOCK_ASSIGN(UnsharedFd fd, UnsharedFd::Open([&folder, &unfinished] {
                     return folder.OpenFile(unfinished, O_RDWR | O_CREAT | O_EXCL, 0600);
@@ -26,9 +32,11 @@ Result<CopyTarget> CopyTarget::Create(const std::string& path) {
 }
 
 CopyTarget::~CopyTarget() {
-  if (finished_) return;
+  if (kept_) return;
   const Result<FileId> own = IdOf(fd_.get(), temporary());
-  if (own.ok()) static_cast<void>(folder_.RemoveFile(UnfinishedCopy(name_), *own));
+  if (!own.ok()) return;
+  static_cast<void>(folder_.RemoveFile(finished_ ? name_ : UnfinishedCopy(name_), *own));
+  if (finished_) static_cast<void>(folder_.Sync());
 }
 
 Result<dev_t> CopyTarget::FileSystem() const {

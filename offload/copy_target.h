@@ -1,5 +1,5 @@
-// A file of a copy while it is written: under its UnfinishedCopy name, and locked. Without Finish
-// it is removed.
+// A file of a copy while it is written: under its UnfinishedCopy name, and locked. It is removed,
+// unless it is finished and, once all files of the copy are, kept.
 //
 // Threads: one at a time.
 #pragma once
@@ -22,14 +22,18 @@ namespace penstock::offload {
 
 class CopyTarget {
  public:
-  /// `path`: that it has once it is finished. Errors: those of Folder::OpenFile, also if there is
-  /// an unfinished one; kUnavailable if another process has it.
+  /// `path`: that it has once it is finished. Errors: kInvalidArgument if something has that path;
+  /// those of Folder::OpenFile, also if there is an unfinished one; kUnavailable if another process
+  /// has it.
   static Result<CopyTarget> Create(const std::string& path);
+  /// What is said of a path that something has.
+  static Error Taken(const std::string& path);
   CopyTarget(CopyTarget&& other) noexcept
       : folder_(std::move(other.folder_)),
         name_(std::move(other.name_)),
         fd_(std::move(other.fd_)),
-        finished_(std::exchange(other.finished_, true)) {}
+        finished_(other.finished_),
+        kept_(std::exchange(other.kept_, true)) {}
   CopyTarget& operator=(CopyTarget&&) = delete;
   ~CopyTarget();
 
@@ -51,8 +55,9 @@ class CopyTarget {
   Result<aio::File> Reopen() const;
 
   Status Sync();
-  /// Gives a synchronised file its name.
+  /// Gives a synchronised file its name. Without Keep it is removed all the same.
   Status Finish();
+  void Keep() { kept_ = true; }
 
  private:
   CopyTarget(Folder folder, std::string name, UnsharedFd fd)
@@ -62,7 +67,8 @@ class CopyTarget {
   Folder folder_;
   std::string name_;
   UnsharedFd fd_;
-  bool finished_ = false;
+  bool finished_ = false;  ///< has its name
+  bool kept_ = false;
 };
 
 }  // namespace penstock::offload

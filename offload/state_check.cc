@@ -96,7 +96,10 @@ Result<StateCheck> CheckTiles(const StateReader& state, const CheckProgress& pro
   StateCheck check = checker.Finish();
   const Status caller = state.VisitCaller(kNoVisitor);
   if (!caller.ok() && !IsReadDamage(caller.error())) return caller.error();
-  if (!caller.ok()) check.damages.push_back(caller.error().message);
+  if (caller.ok()) return check;
+  check.damages.push_back(
+      caller.error().message +
+      (check.damages.empty() ? "; weights and moments are whole, and can be exported" : ""));
   return check;
 }
 

@@ -23,6 +23,13 @@ namespace {
 constexpr size_t kMaxCopyThreads = 4;
 constexpr Bytes kMaxCopyMemory = 64_MiB;  // or one tile
 
+/// A state without ".state" in its name has the same callers' files as one with it.
+Status CheckNoCallers(const std::string& path0) {
+  PENSTOCK_ASSIGN(const Folder folder, Folder::Open(SplitPath(path0).first));
+  PENSTOCK_ASSIGN(const std::vector<FoundFile> files, FindCallerFiles(folder, path0));
+  return files.empty() ? Status() : CopyTarget::Taken(folder.PathOf(files.front().name));
+}
+
 /// The copy of one rank's files.
 class RankCopy {
  public:
@@ -80,6 +87,11 @@ class RankCopy {
     for (size_t path = to_.size(); path-- > 0;) PENSTOCK_TRY(to_[path].Finish());
     return {};
   }
+  /// Before this, all files go with the object.
+  void Keep() {
+    for (CopyTarget& file : to_) file.Keep();
+    if (caller_) caller_->Keep();
+  }
 
  private:
   explicit RankCopy(const StateReader& from) : from_(from) {}
@@ -95,13 +107,14 @@ class RankCopy {
                    const std::function<Status(TileId, const TileParts&)>& then) const;
 
   const StateReader& from_;
-  std::vector<CopyTarget> to_;        ///< indexed by path
   std::optional<CopyTarget> caller_;  ///< the caller's file, if the commit has one
+  std::vector<CopyTarget> to_;        ///< indexed by path; path 0 is removed before all others
   Bytes caller_bytes_;
 };
 
 Result<RankCopy> RankCopy::Create(const StateReader& from, const std::vector<std::string>& paths) {
   RankCopy copy(from);
+  PENSTOCK_TRY(CheckNoCallers(paths.front()));
   for (const std::string& path : paths) {
     PENSTOCK_ASSIGN(CopyTarget file, CopyTarget::Create(path));
     copy.to_.push_back(std::move(file));
@@ -257,6 +270,7 @@ class Copier {
     PENSTOCK_TRY(Fill());
     for (RankCopy& rank : ranks_) PENSTOCK_TRY(rank.Sync());
     for (size_t rank = ranks_.size(); rank-- > 0;) PENSTOCK_TRY(ranks_[rank].Finish());
+    for (RankCopy& rank : ranks_) rank.Keep();
     return {};
   }
 

@@ -26,11 +26,11 @@ namespace penstock::offload {
 /// are written there meanwhile.
 inline constexpr Bytes kFreeBesideCopy = 64_MiB;
 
-/// Copies to `targets`, one for each file of `state`. They must not exist; if one does by the end,
-/// it is not replaced (kInvalidArgument). They appear complete and durable, path 0 of rank 0 last;
-/// if the copy fails before that, none appears. `stop_requested` is asked before every tile:
-/// kCancelled. `io`: of the engines. Errors: kCorruption, naming the tile; kOutOfSpace; of reads
-/// and writes, with file and offset.
+/// Copies to `targets`, one for each file of `state`. Neither they nor callers' files beside them
+/// may exist; if one does by the end, it is not replaced (kInvalidArgument). They appear complete
+/// and durable, path 0 of rank 0 last; if the copy fails before that, none appears.
+/// `stop_requested` is asked before every tile: kCancelled. `io`: of the engines. Errors:
+/// kCorruption, naming the tile; kOutOfSpace; of reads and writes, with file and offset.
 Status CopyState(const WholeState& state, const RankPaths& targets,
                  const std::function<bool()>& stop_requested, const aio::EngineOptions& io = {});
 

@@ -92,6 +92,7 @@ Result<OpenedState> StateFile::Open(const std::vector<std::string>& paths,
   }
   PENSTOCK_ASSIGN(const std::unique_ptr<StateReader> reader,
                   StateReader::Open(paths, StateLock::kHeld));
+  PENSTOCK_TRY(CheckCallerPlaces(paths.front()));
   if (at) PENSTOCK_TRY(reader->Use(*at));
   const StateHeader& header = reader->header();
   if (header.layout != layout) {

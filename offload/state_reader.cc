@@ -53,7 +53,10 @@ Result<std::unique_ptr<StateReader>> StateReader::OpenToAgree(const std::vector<
 }
 
 Status StateReader::Use(const CommitName& name) {
-  const auto held = std::ranges::find(commits_, name, &HeldCommit::name);
+  const auto held = std::ranges::find_if(commits_, [&name](const HeldCommit& commit) {
+    return commit.name.step == name.step && commit.name.session == name.session &&
+           (name.sequence == 0 || commit.sequence == name.sequence);
+  });
   if (held == commits_.end()) {
     return MakeError(ErrorCode::kNotFound, "state file {} does not hold the commit of step {}",
                      files_.front().path, name.step);

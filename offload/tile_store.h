@@ -206,8 +206,7 @@ class TileStore {
   Error DamagedAt(Part part, TileId tile, uint64_t version, int slot) const;
   void WaitUntilSettled() REQUIRES(mutex_);
   void DrainLocked() REQUIRES(mutex_);
-  Status MakeCommit(CommitRecord record, const std::function<Status()>& first,
-                    CommitVerifier* verifier) EXCLUDES(mutex_);
+  Status MakeCommit(CommitRecord record, CommitVerifier* verifier) EXCLUDES(mutex_);
   Status ReadHomeParts(const CommitRecord& commit, int threads);
   aio::Ticket ReadHome(Part part, TileId tile, const CommitRecord& commit);
   /// What a commit names, and which of these tiles the commit before does not name.

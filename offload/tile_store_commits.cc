@@ -90,7 +90,10 @@ Status TileStore::Commit(CommitRecord record, const std::function<Status()>& fir
     WaitUntilSettled();
     PENSTOCK_TRY(failure_);
   }
-  Status committed = MakeCommit(std::move(record), first, verifier);
+  Status committed = first();
+  // Nothing was written of the state, and a smaller file may fit.
+  if (!committed.ok() && committed.error().code == ErrorCode::kOutOfSpace) return committed;
+  if (committed.ok()) committed = MakeCommit(std::move(record), verifier);
   MutexLock lock(mutex_);
   // Whether the drive holds this commit or the one before is not known any more: nothing may be
   // written.
@@ -104,9 +107,7 @@ Status TileStore::Commit(CommitRecord record, const std::function<Status()>& fir
   return {};
 }
 
-Status TileStore::MakeCommit(CommitRecord record, const std::function<Status()>& first,
-                             CommitVerifier* verifier) {
-  PENSTOCK_TRY(first());
+Status TileStore::MakeCommit(CommitRecord record, CommitVerifier* verifier) {
   TilesToCommit commit = PlaceTiles();
   PENSTOCK_TRY(WriteHomeParts(commit));
   record.tiles = std::move(commit.tiles);

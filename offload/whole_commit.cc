@@ -33,8 +33,10 @@ std::string NoticeOf(const CommitChoice& choice, const CommitName& chosen,
   }
   std::vector<std::string> reasons = left;
   if (!doubt.empty()) reasons.push_back(doubt);
-  return fmt::format("{}; the commit of step {} is whole and is used", fmt::join(reasons, "; "),
-                     chosen.step);
+  return fmt::format("{}; the commit {} is whole and is used", fmt::join(reasons, "; "),
+                     chosen.step == newest.step
+                         ? fmt::format("before it, also of step {},", chosen.step)
+                         : fmt::format("of step {}", chosen.step));
 }
 
 }  // namespace
@@ -51,7 +53,9 @@ Result<ChosenCommit> ChooseCommit(const CommitChoice& choice) {
   std::vector<std::string> left;
   if (wanted && !wanted->notice.empty()) left.push_back(wanted->notice);
   bool damaged = !left.empty();
+  bool tried = false;  // the step that is wanted
   for (const CommitName& commit : order) {
+    if (tried && commit.step != wanted->step) break;
     PENSTOCK_TRY(choice.use(commit));
     PENSTOCK_ASSIGN(const std::vector<std::string> damages, choice.damages());
     const bool may_be_used = !wanted || commit.step == wanted->step;
@@ -63,7 +67,8 @@ Result<ChosenCommit> ChooseCommit(const CommitChoice& choice) {
     left.push_back(damages.empty() ? fmt::format("its newest commit is of step {}{}", commit.step,
                                                  doubted ? ", which gave no finite loss" : "")
                                    : DamageText(commit, damages));
-    if (wanted && (may_be_used || (damages.empty() && !doubted))) break;
+    if (wanted && damages.empty() && !doubted) break;
+    tried = wanted && may_be_used;
   }
   if (wanted) {
     return MakeError(damaged ? ErrorCode::kCorruption : ErrorCode::kInvalidArgument,

@@ -55,8 +55,10 @@ Result<WholeState> WholeState::Open(const RankPaths& paths, StateLock lock) {
 Result<WholeState> WholeState::OpenOneRank(const std::vector<std::string>& paths, StateLock lock) {
   WholeState state;
   PENSTOCK_ASSIGN(std::unique_ptr<StateReader> reader, StateReader::Open(paths, lock));
-  for (const HeldCommit& held : reader->commits()) state.commits_.push_back(held.name);
   state.readers_.push_back(std::move(reader));
+  for (const HeldCommit& held : state.rank(0).commits()) {
+    state.commits_.push_back(state.NameOf(held.name.step, held.name.session, held.sequence));
+  }
   PENSTOCK_TRY(state.CheckRank(0));
   return state;
 }
@@ -161,6 +163,7 @@ std::string WholeState::notice() const {
 }
 
 std::string WholeState::NewerNotice() const {
+  if (world_size() == 1) return {};
   std::vector<std::vector<HeldCommit>> held;
   for (const auto& reader : readers_) held.push_back(reader->commits());
   return offload::NewerNotice(held, commits_.front());

@@ -36,6 +36,10 @@ class WholeState {
   /// Returns the record of rank 0. Those of the others have the same numbers of steps, the same
   /// seed and the same compute threads.
   const CommitRecord& commit() const { return rank(0).commit(); }
+  /// Returns the name of the commit that is read.
+  CommitName name() const {
+    return NameOf(commit().head.step, commit().session, commit().sequence);
+  }
   /// Returns the commits that all ranks hold, the newest first; there is one at least.
   const std::vector<CommitName>& commits() const { return commits_; }
   /// From now on reads this one of them. Errors: those of reading; kCorruption if the records of
@@ -58,6 +62,11 @@ class WholeState {
   Status OpenRanks(const RankPaths& paths, StateLock lock);
   Status CheckRank(uint32_t rank) const;
   Status Agree();
+  /// One rank knows two commits of a step apart; several agree without sequence numbers, in which
+  /// they differ.
+  CommitName NameOf(uint64_t step, uint64_t session, uint64_t sequence) const {
+    return {.step = step, .session = session, .sequence = world_size() == 1 ? sequence : 0};
+  }
   Status CheckRecord(uint32_t rank) const;
   std::string NewerNotice() const;
 

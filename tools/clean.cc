@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/files.h"
+#include "offload/caller_file.h"
 #include "run/leftovers.h"
 #include "run/moved_run.h"
 #include "run/rank_reports.h"
@@ -63,6 +64,8 @@ class Planner {
   bool IsWithin(const std::string& path) const;
   /// `note`: what is said of the file if it is not there.
   Status FindState(const std::string& path, const std::string& uuid, const std::string& note);
+  /// The callers' files of a path 0 that somebody removed alone.
+  Status FindCallersOf(const std::string& path);
   void AddFiles(const Held& in, const std::vector<FoundFile>& files);
   Status AddFilesOfRun(const Held& run);
   Status FindSnapshot(const Held& snapshots, const std::string& name);
@@ -144,11 +147,22 @@ Status Planner::FindState(const std::string& path, const std::string& uuid,
     found_.insert(state->id());
     for (const FoundFile& file : state->caller_files()) found_.insert(file.id);
     plan_.states.push_back(std::move(state).value());
-  } else if (state.error().code != ErrorCode::kNotFound) {
-    return state.error();
-  } else if (const std::string missing = path + note;
-             std::ranges::find(plan_.missing_states, missing) == plan_.missing_states.end()) {
+    return {};
+  }
+  if (state.error().code != ErrorCode::kNotFound) return state.error();
+  const std::string missing = path + note;
+  if (std::ranges::find(plan_.missing_states, missing) == plan_.missing_states.end()) {
     plan_.missing_states.push_back(missing);
+  }
+  return elsewhere_ && !IsWithin(path) ? Status() : FindCallersOf(path);
+}
+
+Status Planner::FindCallersOf(const std::string& path) {
+  const Result<Held> folder = Hold(Folder::Open(SplitPath(path).first));
+  if (!folder.ok()) return {};  // its drive is not there
+  PENSTOCK_ASSIGN(const std::vector<FoundFile> files, offload::FindCallerFiles(**folder, path));
+  for (const FoundFile& file : files) {
+    if (found_.insert(file.id).second) plan_.items.push_back({*folder, file.name, file});
   }
   return {};
 }

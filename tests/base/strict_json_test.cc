@@ -160,6 +160,8 @@ TEST(ParseJsonObjectTest, SaysWhatIsWrongAndOfWhat) {
     const Result<nlohmann::json> object = ParseJsonObject(text, "it", ErrorCode::kCorruption);
     EXPECT_FALSE(object.ok());
     EXPECT_EQ(object.error().code, ErrorCode::kCorruption);
+    const Status checked = CheckJsonObject(text, "it", ErrorCode::kCorruption);
+    EXPECT_EQ(checked.ok() ? "" : checked.error().message, object.error().message);
     return object.error().message;
   };
   EXPECT_EQ(refused("{\"a\" 1}"), "it is not JSON: syntax error at byte 6 of 7");
@@ -168,7 +170,13 @@ TEST(ParseJsonObjectTest, SaysWhatIsWrongAndOfWhat) {
   EXPECT_EQ(refused("{\"a\": 1, \"a\": 2}"), "it has the key \"a\" twice in one object");
   EXPECT_EQ(refused(Lists(65)), "it has values nested deeper than 64 levels");
   EXPECT_EQ(refused("[]"), "it is not a JSON object");
+  EXPECT_EQ(refused("{\"a\": [{}, {\"b\": \"c\", \"b\": 0}]}"),
+            "it has the key \"b\" twice in one object");
+  EXPECT_EQ(refused("\"{}\""), "it is not a JSON object");
   EXPECT_EQ(ParseJsonObject("{\"a\": 1}", "it", ErrorCode::kCorruption)->at("a"), 1);
+  for (const char* text : {"{}", "{\"a\": [{}, [1, \"b\"], {\"c\": {\"d\": null}}], \"e\": 1.5}"}) {
+    EXPECT_TRUE(CheckJsonObject(text, "it", ErrorCode::kCorruption).ok()) << text;
+  }
 }
 
 }  // namespace

@@ -86,6 +86,20 @@ class CommandsTest(PackageTest):
             self.assertEqual(self.everything(run, self.nvme), {})
             self.assertFalse(os.path.exists(run))
 
+    def test_clean_removes_the_callers_files_of_a_state_that_is_gone(self):
+        for nvme in (False, True):
+            run = self.run_in(f"gone-{nvme}", nvme=nvme, caller=100000)
+            files = self.everything(run, self.nvme)
+            [state] = [path for path in files if path.endswith(".state")]
+            os.remove(state)
+            said = self.says("clean", run)
+            for path in files:
+                self.assertIn(path, said)
+            said = self.says("clean", run, "--yes")
+            self.assertNotIn("not the run's", said)
+            self.assertEqual(self.everything(run, self.nvme), {})
+            self.assertFalse(os.path.exists(run))
+
     def test_what_needs_the_training_is_refused_with_the_reason_and_changes_nothing(self):
         for kind in ("optimizer", "module"):
             run = self.run_in(kind, kind)

@@ -220,6 +220,26 @@ TEST_F(CRowsTest, ATrainingThatEndsByItsNumbersLeavesItsLastStepsAndAResumeRemov
   EXPECT_FALSE(fs::exists(last_steps));
 }
 
+TEST_F(CRowsTest, ACommitThatItsWeightsRefuseLeavesTheLastStepsHoweverItIsEnded) {
+  const std::string last_steps = run_ + "/overflow.json";
+  for (const bool taken_back : {true, false}) {
+    {
+      RowTraining training = Train();
+      EXPECT_FALSE(fs::exists(last_steps));
+      training.Step(2.5);
+      if (training.training.engine().Describe()["step"] == 1) training.Commit();
+      training.Step(2.5, 1e30);
+      ASSERT_EQ(penstock_begin_commit(training.engine(), "{}"), PENSTOCK_OK) << penstock_error();
+      int taken = 0;
+      uint64_t step = 0;
+      if (taken_back) {
+        EXPECT_EQ(penstock_take_back_commit(training.engine(), &taken, &step), PENSTOCK_NUMERIC);
+      }
+    }
+    EXPECT_TRUE(fs::exists(last_steps)) << taken_back;
+  }
+}
+
 TEST_F(CRowsTest, AFileOfTheUsersStaysAndIsNamed) {
   fs::create_directory(run_);
   const std::string mine = "{\"step\": 1, \"loss\": 7}\n";

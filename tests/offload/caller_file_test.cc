@@ -3,12 +3,16 @@
 #include "offload/caller_file.h"
 
 #include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "offload/state_check.h"
@@ -20,6 +24,17 @@
 #include "tests/offload/one_rank.h"
 #include "tests/offload/state_file_support.h"
 #include "tests/temp_folder.h"
+
+namespace {
+size_t folders_synced = 0;
+}  // namespace
+
+// NOLINTNEXTLINE(readability-identifier-naming): the C library's name
+extern "C" int fsync(int fd) {
+  struct stat info {};
+  if (::fstat(fd, &info) == 0 && S_ISDIR(info.st_mode)) ++folders_synced;
+  return static_cast<int>(::syscall(SYS_fsync, fd));
+}
 
 namespace penstock::offload {
 namespace {
@@ -102,10 +117,15 @@ class CallerFileTest : public StateFileTest {
     return std::move(file).value();
   }
 
-  std::unique_ptr<StateFile> GoOn(const std::vector<std::string>& paths) {
+  Result<OpenedState> Open(const std::vector<std::string>& paths,
+                           const std::optional<CommitName>& at = {}) {
     engines_.push_back(aio::CreateEngine({.kind = aio::EngineKind::kThreads}).value());
     aio::Engine* const engines[] = {engines_.back().get()};
-    auto opened = StateFile::Open(paths, layout_, false, engines);
+    return StateFile::Open(paths, layout_, false, engines, at);
+  }
+  std::unique_ptr<StateFile> GoOn(const std::vector<std::string>& paths,
+                                  const std::optional<CommitName>& at = {}) {
+    auto opened = Open(paths, at);
     EXPECT_TRUE(opened.ok()) << opened.error().message;
     return std::move(opened->file);
   }
@@ -221,6 +241,43 @@ TEST_F(CallerFileTest, ACommitWhoseFileIsGoneOrNotAsItWasIsDamagedAndTheOneBefor
   ExpectWhole(paths, 2, ContentOf(100000, 2));
 }
 
+TEST_F(CallerFileTest, OfTwoCommitsOfAStepTheOneBeforeIsFoundAndResumed) {
+  auto file = Create(true);
+  const std::vector<std::string> paths = Paths(*file);
+  ASSERT_TRUE(CommitWith(*file, 1, "[1]").ok());
+  ASSERT_TRUE(CommitWith(*file, 1, "[2]").ok());
+  ExpectWhole(paths, 1, "[2]");
+  file.reset();
+  fs::remove(CallerFilePath(paths[0], 2));
+  for (const bool asked : {false, true}) {
+    auto state = WholeState::Open({paths}).value();
+    const auto wanted = asked ? std::optional(WantedCommit{.step = 1}) : std::nullopt;
+    const auto notice = UseWholeCommit(state, kNoProgress, wanted);
+    ASSERT_TRUE(notice.ok()) << notice.error().message;
+    EXPECT_THAT(*notice, AllOf(HasSubstr("the commit of step 1 is damaged: "),
+                               HasSubstr("; the commit before it, also of step 1, is whole")));
+    EXPECT_EQ(state.rank(0).ReadCaller().value(), "[1]");
+    EXPECT_EQ(state.name().sequence, 1);
+  }
+  const CommitName before = WholeState::Open({paths}).value().commits().back();
+  file = GoOn(paths, before);
+  ExpectWhole(paths, 1, "[1]");
+  ASSERT_TRUE(CommitWith(*file, 2, "[3]").ok());
+  ExpectWhole(paths, 2, "[3]");
+}
+
+TEST_F(CallerFileTest, OneThatIsLostSaysThatTheRestIsWhole) {
+  auto file = Create(true);
+  const std::vector<std::string> paths = Paths(*file);
+  for (const uint64_t step : {1, 2}) ASSERT_TRUE(CommitWith(*file, step, "[1]").ok());
+  for (const uint64_t step : {1, 2}) fs::remove(CallerFilePath(paths[0], step));
+  auto state = WholeState::Open({paths}, StateLock::kHeld).value();
+  EXPECT_TRUE(FailsWith(UseWholeCommit(state).status(), ErrorCode::kCorruption,
+                        {CallerFilePath(paths[0], 2) + " is not there; weights and moments are "
+                                                       "whole, and can be exported",
+                         "no commit is whole"}));
+}
+
 TEST_F(CallerFileTest, AFailureAnywhereInACommitIsOneLineAndTheCommitBeforeStands) {
   for (const int error : {EIO, ENOSPC}) {
     size_t named = 0;
@@ -298,9 +355,7 @@ TEST_F(CallerFileTest, AFileThatNoCommitNamesIsNotKept) {
   file = GoOn(paths);
   ASSERT_TRUE(CommitWith(*file, 6, "[6]").ok());
   file.reset();
-  engines_.push_back(aio::CreateEngine({.kind = aio::EngineKind::kThreads}).value());
-  aio::Engine* const engines[] = {engines_.back().get()};
-  ASSERT_TRUE(StateFile::Open(paths, layout_, false, engines, CommitName{.step = 5}).ok());
+  ASSERT_TRUE(Open(paths, CommitName{.step = 5}).ok());
   EXPECT_FALSE(fs::exists(CallerFilePath(paths[0], 6)));
   ExpectWhole(paths, 5, "[5]");
 }
@@ -339,6 +394,45 @@ TEST_F(CallerFileTest, WhatHasItsNameAndIsNoFileIsNotWrittenThrough) {
   EXPECT_TRUE(
       FailsWith(CommitWith(*file, 1, "{}"), ErrorCode::kCorruption, {CallerFilePath(paths[0], 1)}));
   EXPECT_EQ(fs::file_size(folder_ / "mine"), 11U);
+}
+
+TEST_F(CallerFileTest, WhatHasItsNameAndIsNoFileIsRefusedBeforeAnythingIsWritten) {
+  auto file = Create(true);
+  const std::vector<std::string> paths = Paths(*file);
+  for (const uint64_t step : {1, 2}) ASSERT_TRUE(CommitWith(*file, step, "").ok());
+  file.reset();
+  for (const uint64_t sequence : {1, 2}) {
+    const std::string path = CallerFilePath(paths[0], sequence);
+    for (const bool is_folder : {false, true}) {
+      if (is_folder) fs::create_directory(path);
+      if (!is_folder) fs::create_symlink(folder_ / "mine", path);
+      // Also of a resume from the commit before, which would erase the newest.
+      EXPECT_TRUE(FailsWith(Open(paths, CommitName{.step = 1}).status(),
+                            ErrorCode::kInvalidArgument, {path, "move it away"}));
+      ExpectWhole(paths, 2, "");
+      fs::remove(path);
+    }
+  }
+  ASSERT_TRUE(Open(paths).ok());
+}
+
+TEST_F(CallerFileTest, AnotherNameOfItKeepsWhatItHad) {
+  auto file = Create(true);
+  const std::vector<std::string> paths = Paths(*file);
+  ASSERT_TRUE(CommitWith(*file, 1, "[1]").ok());
+  fs::create_hard_link(CallerFilePath(paths[0], 1), folder_ / "mine");
+  for (const uint64_t step : {2, 3}) ASSERT_TRUE(CommitWith(*file, step, "[22]").ok());
+  EXPECT_EQ(fs::file_size(folder_ / "mine"), 3U);
+  ExpectWhole(paths, 3, "[22]");
+}
+
+TEST_F(CallerFileTest, ItsNameIsDurableAlsoIfAKilledProcessMadeIt) {
+  auto file = Create(true);
+  const std::vector<std::string> paths = Paths(*file);
+  std::ofstream(CallerFilePath(paths[0], 1)).close();
+  const size_t before = folders_synced;
+  ASSERT_TRUE(file->WriteCallerFile("[1]").ok());
+  EXPECT_GT(folders_synced, before);
 }
 
 TEST_F(CallerFileTest, ItGoesWithPath0OfItsStateAndWithWhatAKillLeftOfACopy) {
@@ -385,6 +479,33 @@ TEST_F(CallerFileTest, ACopyHasTheFileOfTheNewestCommitAlone) {
   Overwrite(CallerFilePath(paths[0], 4), 0, "[");
   EXPECT_TRUE(FailsWith(copy(), ErrorCode::kCorruption, {CallerFilePath(paths[0], 4)}));
   EXPECT_THAT(NamesIn(Drive(2)), IsEmpty());
+}
+
+TEST_F(CallerFileTest, ACopyThatCannotHaveAllItsNamesLeavesNone) {
+  auto file = Create(true, 2);
+  const std::vector<std::string> paths = Paths(*file);
+  ASSERT_TRUE(CommitWith(*file, 1, ContentOf(5000, 1)).ok());
+  const std::vector<std::string> targets = {Drive(2) + "/copy.state", Drive(2) + "/copy.1.state"};
+  // The names that are taken before it begins, and while it copies.
+  for (const std::string name : {"copy.state", "copy.1.state", "copy.caller-0", "copy.caller-1"}) {
+    for (const bool before : {true, false}) {
+      if (!before && name == "copy.caller-0") continue;  // of the other commit place
+      SCOPED_TRACE(name);
+      const auto state = WholeState::Open({paths}, StateLock::kHeld).value();
+      bool asked = false;
+      const auto take = [&] {
+        std::ofstream(Drive(2) + "/" + name) << "somebody's";
+        return false;
+      };
+      if (before) take();
+      EXPECT_TRUE(FailsWith(
+          CopyState(state, {targets}, [&] { return std::exchange(asked, true) ? false : take(); }),
+          ErrorCode::kInvalidArgument, {name, "is not replaced"}));
+      EXPECT_EQ(asked, !before) << "nothing is read for it";
+      EXPECT_THAT(NamesIn(Drive(2)), ElementsAre(name));
+      fs::remove(Drive(2) + "/" + name);
+    }
+  }
 }
 
 TEST_F(CallerFileTest, EachRankHasItsOwn) {

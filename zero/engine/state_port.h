@@ -127,7 +127,7 @@ class StatePort {
   /// (offload::StateFile::WriteCallerFile).
   virtual Status WriteCallerFile(std::string_view content) = 0;
   /// Waits for the commit that was begun, if any. Afterwards it is durable; if it failed, the
-  /// engine has failed, too.
+  /// engine has failed, too, unless `first` had no space (kOutOfSpace).
   virtual Status FinishCommit() = 0;
   /// Takes the newest commit back (offload::StateFile::TakeBack). No step and no commit follows.
   virtual Status TakeBackCommit() = 0;

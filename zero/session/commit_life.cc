@@ -23,6 +23,14 @@ void CommitLife::Failed() {
   pending_.reset();
 }
 
+void CommitLife::Dropped() {
+  PENSTOCK_CHECK(pending_.has_value());
+  const Commit dropped = *std::exchange(pending_, std::nullopt);
+  if (!newest_) return;
+  newest_->confirmed = newest_->confirmed || dropped.confirmed;
+  newest_->doubted = newest_->doubted || dropped.doubted;
+}
+
 void CommitLife::ForwardDone(bool finite) {
   std::optional<Commit>& commit = pending_ ? pending_ : newest_;
   if (!commit) return;

@@ -29,6 +29,9 @@ class CommitLife {
   /// Says whether the commit was made. Precondition: one is pending.
   void MadeDurable();
   void Failed();
+  /// Says that it was not made, and training goes on: what losses have said of it is said of the
+  /// newest. Precondition: one is pending.
+  void Dropped();
   /// Says that a forward was computed with the weights of the newest commit, or with later ones. If
   /// that commit is pending, the forward is that of a step that is dropped: no step is finished
   /// before the commit is.

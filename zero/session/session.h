@@ -115,7 +115,8 @@ class Session {
       std::string run_json, std::function<Status()> first = [] { return Status(); },
       std::string caller_file = {});
   /// Waits for the commit that was begun, if any. `stands`, if it is given, says at last whether
-  /// the commit counts.
+  /// the commit counts. A failure ends the training, unless there is no room for the caller's file
+  /// (kOutOfSpace): then nothing was written of the commit, and another one may be begun.
   Status FinishCommit(const std::function<Status()>& stands = {});
   /// Begins a commit and waits for it.
   Status Commit(std::string run_json, std::string caller_file = {});
@@ -230,10 +231,13 @@ class Session {
   const std::function<void(std::string_view)>& doing_;  ///< of the states
   StepLife life_;
   std::vector<Module> modules_;
-  std::vector<Deeds> deeds_;                     ///< by module; empty without EngineOptions::doing
-  double lr_ = 0;                                ///< learning rate of the last begun step
-  uint64_t micro_batches_ = 0;                   ///< micro-batches of that step on one rank
-  std::optional<GradientNorm::Value> gradient_;  ///< norm, once all gradients are there
+  std::vector<Deeds> deeds_;  ///< by module; empty without EngineOptions::doing
+  double lr_ = 0;             ///< learning rate of the last begun step
+  /// The drive has no room for the caller's file of the commit that was begun. Set by what makes
+  /// the commit, and read when that has ended.
+  bool no_room_ = false;
+  uint64_t micro_batches_ = 0;                          ///< micro-batches of that step on one rank
+  std::optional<GradientNorm::Value> gradient_;         ///< norm, once all gradients are there
   std::chrono::steady_clock::time_point gradients_at_;  ///< when it was
   Mutex mutex_;
   uint64_t reporting_ GUARDED_BY(mutex_) = 0;  ///< the step whose loss is awaited; 0: none

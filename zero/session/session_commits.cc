@@ -8,10 +8,12 @@ namespace penstock::zero {
 Status Session::BeginCommit(std::string run_json, std::function<Status()> first,
                             std::string caller_file) {
   PENSTOCK_TRY(life_.CheckCommit());
+  no_room_ = false;
   if (!caller_file.empty()) {
     first = [this, then = std::move(first), content = std::move(caller_file)]() -> Status {
-      PENSTOCK_TRY(states_.WriteCallerFile(content));
-      return then();
+      const Status written = states_.WriteCallerFile(content);
+      no_room_ = !written.ok() && written.error().code == ErrorCode::kOutOfSpace;
+      return written.ok() ? then() : written;
     };
   }
   const TrainState state{life_.BeginCommit(), std::move(run_json)};
@@ -23,7 +25,11 @@ Status Session::FinishCommit(const std::function<Status()>& stands) {
   if (!life_.commits().pending()) return {};
   Status made = states_.FinishCommit();
   if (made.ok() && stands) made = stands();
-  life_.EndCommit(made);
+  if (no_room_) {
+    life_.DropCommit();
+  } else {
+    life_.EndCommit(made);
+  }
   return made;
 }
 

@@ -291,6 +291,8 @@ std::optional<uint64_t> StepLife::Doubted(bool last_is_finite) const {
   return rules_.two_slots && doubted ? commits_.newest() : std::nullopt;
 }
 
+void StepLife::DropCommit() { commits_.Dropped(); }
+
 Status StepLife::CheckRetract() const {
   if (!open_) return {};
   return MakeError(ErrorCode::kInvalidArgument,

@@ -161,6 +161,8 @@ class StepLife {
   offload::CommitHead BeginCommit();
   /// Says what became of the commit that was begun; a failure ends the training.
   void EndCommit(const Status& made);
+  /// The commit that was begun was not made, and training goes on: nothing was written of it.
+  void DropCommit();
   const CommitLife& commits() const { return commits_; }
   /// Whether the newest commit is doubtful, and the one before would be the newest again.
   bool retractable() const { return commits_.retractable() && rules_.two_slots; }

@@ -26,9 +26,7 @@ class TileWiseState : public CommittedState {
       : files_(std::move(files)), state_(StateOf(files_.commit())) {}
 
   const TrainState& train_state() const override { return state_; }
-  offload::CommitName commit() const override {
-    return {.step = files_.commit().head.step, .session = files_.commit().session};
-  }
+  offload::CommitName commit() const override { return files_.name(); }
   std::string uuid() const override { return offload::ToString(files_.uuid()); }
   const offload::ModelLayout& model() const override { return files_.model(); }
   uint32_t world_size() const override { return files_.world_size(); }

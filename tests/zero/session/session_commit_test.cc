@@ -4,6 +4,8 @@
 #include <limits>
 #include <map>
 
+#include "offload/caller_file.h"
+#include "tests/offload/full_drive.h"
 #include "tests/search_share.h"
 #include "tests/zero/engine_support.h"
 #include "zero/session/session.h"
@@ -273,6 +275,37 @@ TEST_F(SessionCommitTest, AWeightIsNotCommittedTwiceBeforeItHasProvedAnything) {
     ASSERT_TRUE(run.Step(3, 1.0F, kNaN).ok());
     EXPECT_EQ(session.TakeBackDoubtfulCommit().value(), 2) << placement.name;
     EXPECT_EQ(session.committed_step(), 1) << placement.name;
+  }
+}
+
+TEST_F(SessionCommitTest, ACommitWhoseCallersFileFindsNoRoomIsNotMadeAndTrainingGoesOn) {
+  const std::string text =
+      fmt::format(R"({{"{}":{}}})", offload::kCallerFileKey, offload::CallerFileJson("attached"));
+  for (const Placement& placement : Placements()) {
+    std::vector<std::string> paths;
+    {
+      ToyRun run(PlainOptions(placement), 64_MiB);
+      ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+      Session& session = run.session();
+      paths = session.state_paths();
+      ASSERT_TRUE(session.Initialize(ToyWeights).ok());
+      ASSERT_TRUE(run.Step(1, 1.0F).ok());
+      ASSERT_TRUE(session.Commit("{}").ok());
+      ASSERT_TRUE(run.Step(2, 1.0F).ok());
+      {
+        const FullDrive full;
+        const Status made = session.Commit(text, "attached");
+        ASSERT_FALSE(made.ok()) << placement.name;
+        EXPECT_EQ(made.error().code, ErrorCode::kOutOfSpace) << made.error().message;
+      }
+      EXPECT_EQ(session.committed_step(), 1);
+      // The same commit, now that there is room.
+      const Status again = session.Commit(text, "attached");
+      ASSERT_TRUE(again.ok()) << placement.name << again.error().message;
+      EXPECT_EQ(session.committed_step(), 2);
+      ASSERT_TRUE(run.Step(3, 1.0F).ok()) << placement.name;
+    }
+    EXPECT_EQ(CommittedStep(paths, placement.name), 2);
   }
 }
 
