@@ -20,7 +20,7 @@ class Access(NamedTuple):
 
     read: Callable[[], torch.Tensor]
     replace: Callable[[torch.Tensor], None]
-    add: Callable[[torch.Tensor], None]  # another micro-batch's
+    add: Callable[[torch.Tensor], None]  # what another backward, or more of one, has computed
 
 
 class Gradient(torch.Tensor):
@@ -32,16 +32,16 @@ class Gradient(torch.Tensor):
     @staticmethod
     def of(parameter: torch.Tensor, access: Access) -> Gradient:
         """Returns what a parameter shows in ``.grad``."""
-        return Gradient._like(parameter, access, ())
+        return Gradient._like(parameter, None, access, ())  # contiguous, as weights here are
 
     @staticmethod
-    def _like(tensor: torch.Tensor, access: Access, views: Any) -> Gradient:
+    def _like(tensor: torch.Tensor, strides: Any, access: Access, views: Any) -> Gradient:
         made: Gradient = torch.Tensor._make_wrapper_subclass(
             Gradient,
             tensor.shape,
-            strides=tensor.stride(),
+            strides=strides,
             dtype=tensor.dtype,
-            device=tensor.device,
+            device=tensor.untyped_storage().device,
         )
         made._access = access
         made._views = views
@@ -62,7 +62,7 @@ class Gradient(torch.Tensor):
     ) -> Any:
         kwargs = kwargs or {}
         schema = func._schema
-        if func is torch.ops.aten.add_.Tensor and _adds(args, kwargs):  # autograd adds it up
+        if func is torch.ops.aten.add_.Tensor and _adds(args, kwargs):
             args[0]._access.add(args[1])
             return args[0]
         lists = [a for a in args if isinstance(a, (list, tuple)) and _has_gradient(a)]
@@ -72,7 +72,7 @@ class Gradient(torch.Tensor):
 
 
 def _adds(args: Sequence[Any], kwargs: Any) -> bool:
-    """Whether autograd adds the gradient of another backward to one."""
+    """Whether autograd adds what a backward has computed to a gradient."""
     return (
         torch._C._current_graph_task_id() != -1
         and isinstance(args[0], Gradient)
@@ -132,7 +132,7 @@ def _call(func: Any, args: Any, kwargs: Any) -> Any:
         return tree_map(lambda r: by_value.get(id(r), r), result)
     if isinstance(first, Gradient) and isinstance(result, torch.Tensor) and _is_view(func._schema):
         views = (*first._views, (func, tuple(args[1:]), kwargs))
-        return Gradient._like(result, first._access, views)
+        return Gradient._like(result, result.stride(), first._access, views)
     return result
 
 

@@ -248,7 +248,7 @@ def initialize(
             cut,
             on_device=on_device,
             zero_missing=zero_missing,
-            shows_gradients=opening.holds_gradients,
+            holds_gradients=opening.holds_gradients,
         )
         if moves or device is not None:
             move_buffers(model, place)

@@ -52,7 +52,7 @@ class Runtime:
         *,
         on_device: bool,
         zero_missing: bool,
-        shows_gradients: bool,
+        holds_gradients: bool,
     ) -> None:
         self.engine = engine
         self.lock = threading.RLock()
@@ -76,7 +76,7 @@ class Runtime:
         self._busy: dict[Unit, None] = {}  # that are in use, or were when the last one was brought
         self._on_device = on_device
         self._zero_missing = zero_missing
-        self._shows_gradients = shows_gradients  # in `.grad`, for the engine's
+        self._holds_gradients = holds_gradients  # so that they can be replaced until a step ends
         self._begun = False
         self._taken: set[int] = set()  # units whose weights are the engine's
         self._uses = 0
@@ -85,6 +85,8 @@ class Runtime:
         self.fill: Callable[[Unit], None] = self._fill
         self.before_step: Callable[[], None] = lambda: None
         self._given: set[tuple[int, int]] = set()  # unit and tensor, with a gradient in this step
+        # What backwards have added to gradients that the engine has, by unit and tensor.
+        self._more: dict[tuple[int, int], torch.Tensor] = {}
         self._sums: DeviceSums | None = None  # where the engine does not add up
         self._pending: dict[torch.nn.Parameter, tuple[Unit, int]] = {}
         if described["continued"]:
@@ -246,7 +248,13 @@ class Runtime:
         """Takes the gradient of a parameter."""
         with self.lock:
             gradient = parameter.grad
-            if gradient is None or isinstance(gradient, Gradient):
+            if isinstance(gradient, Gradient):
+                self._pending.pop(parameter, None)
+                more = self._more.pop((unit.index, tensor), None)
+                if more is not None:
+                    self._add(unit.entries[tensor], _dtypes.plain(more))
+                return
+            if gradient is None:
                 return
             parameter.grad = None  # first: an interrupt may lose it, but never adds it twice
             self._pending.pop(parameter, None)
@@ -257,12 +265,11 @@ class Runtime:
                     f"{gradient.dtype}; only float32, bfloat16 and float16 are offered"
                 )
             entry = unit.entries[tensor]
-            if self._shows_gradients and (unit.index, tensor) in self._given:
+            if (unit.index, tensor) in self._given:
                 self._replace(entry, gradient)  # it was assigned, or the one before was let go
             else:
                 self._add(entry, gradient)
-            if self._shows_gradients:
-                parameter.grad = Gradient.of(parameter, self._access(entry))
+            parameter.grad = Gradient.of(parameter, self._access(entry))
 
     def _add(self, entry: Entry, gradient: torch.Tensor) -> None:
         """Adds a gradient to those of the step."""
@@ -279,6 +286,11 @@ class Runtime:
 
     def _replace(self, entry: Entry, gradient: torch.Tensor) -> None:
         with self.lock:
+            if not self._holds_gradients:
+                raise InvalidArgumentError(
+                    f"penstock: the gradient of {entry.name} was changed, and those of a module on a GPU "
+                    "are in use already; set gradient_clipping, or call optimizer.clip_grad_norm_(x)"
+                )
             values = _dtypes.plain(gradient.cpu())
             dtype = _dtypes.CODES[values.dtype]
             self.engine.replace_gradient(entry.unit, entry.tensor, values.data_ptr(), dtype)
@@ -308,7 +320,11 @@ class Runtime:
 
         def add(gradient: torch.Tensor) -> None:
             check()
-            self._add(entry, _dtypes.plain(gradient))
+            key = entry.unit, entry.tensor
+            if key in self._more:
+                self._more[key] += gradient
+            else:
+                self._more[key] = gradient.clone()
 
         return Access(read, replace, add)
 
@@ -324,6 +340,7 @@ class Runtime:
             if isinstance(parameter.grad, Gradient):
                 parameter.grad = None
         self._given.clear()
+        self._more.clear()
         if self._sums is not None:
             self._sums.clear()
 
@@ -385,7 +402,7 @@ class Runtime:
         """Whether a parameter has a gradient in this step, which its caller may have let go."""
         if (entry.unit, entry.tensor) not in self._given:
             return False
-        return not self._shows_gradients or entry.parameter.grad is not None
+        return entry.parameter.grad is not None
 
     def _take_assigned(self) -> None:
         """Takes gradients that the caller has set without a backward."""

@@ -90,6 +90,13 @@ class GradientsTest(unittest.TestCase):
 
         self.check(twice, micro_batches=2)
 
+    def test_autograd_grad_leaves_them_as_they_are(self) -> None:
+        def also(model: Any, _: Any) -> torch.Tensor:
+            loss = tiny_models.loss_of(model(**tiny_models.batch("gpt2", 7)))
+            return torch.autograd.grad(loss, list(model.parameters()))[0].norm()
+
+        self.check(also)
+
     def test_a_hook_of_the_caller_sees_them(self) -> None:
         seen: list[torch.Tensor] = []
         with training("gpt2") as (model, optimizer):
