@@ -252,7 +252,7 @@ TEST_F(CallerFileTest, OfTwoCommitsOfAStepTheOneBeforeIsFoundAndResumed) {
   for (const bool asked : {false, true}) {
     auto state = WholeState::Open({paths}).value();
     const auto wanted = asked ? std::optional(WantedCommit{.step = 1}) : std::nullopt;
-    const auto notice = UseWholeCommit(state, kNoProgress, wanted);
+    const auto notice = UseWholeCommit(state, kNoProgress, {}, wanted);
     ASSERT_TRUE(notice.ok()) << notice.error().message;
     EXPECT_THAT(*notice, AllOf(HasSubstr("the commit of step 1 is damaged: "),
                                HasSubstr("; the commit before it, also of step 1, is whole")));
