@@ -121,7 +121,7 @@ Status WriteCallerFile(const std::string& path, std::string_view content, aio::E
   PENSTOCK_CHECK(!content.empty() && content.size() <= kMaxCallerFile.value);
   PENSTOCK_ASSIGN(aio::File file, OpenToWrite(path));
   PENSTOCK_ASSIGN(const Bytes before, file.Size());
-  if (const Status room = file.Allocate(Bytes{content.size()}); !room.ok()) {
+  if (Status room = file.Allocate(Bytes{content.size()}); !room.ok()) {
     static_cast<void>(SetSize(file, path, before.value));  // it keeps no space that it does not use
     return room;
   }

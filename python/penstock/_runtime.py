@@ -85,6 +85,7 @@ class Runtime:
         self.fill: Callable[[Unit], None] = self._fill
         self.before_step: Callable[[], None] = lambda: None
         self._given: set[tuple[int, int]] = set()  # unit and tensor, with a gradient in this step
+        self._prepared: dict[tuple[int, int], Gradient] = {}  # for this step
         # What backwards have added to gradients that the engine has, by unit and tensor.
         self._more: dict[tuple[int, int], torch.Tensor] = {}
         self._sums: DeviceSums | None = None  # where the engine does not add up
@@ -199,6 +200,7 @@ class Runtime:
         if not self._open:
             self.before_step()
             self._open = True
+            self._prepare_gradients()
 
     def _bring_all(self) -> None:
         for unit in self.units:
@@ -269,7 +271,23 @@ class Runtime:
                 self._replace(entry, gradient)  # it was assigned, or the one before was let go
             else:
                 self._add(entry, gradient)
-            parameter.grad = Gradient.of(parameter, self._access(entry))
+            key = unit.index, tensor
+            parameter.grad = self._prepared.pop(key, None)
+            if parameter.grad is None:
+                parameter.grad = self._stand_in(entry)
+
+    def _stand_in(self, entry: Entry) -> Gradient:
+        with torch._C.DisableTorchFunction():  # _outside.py would see a use
+            return Gradient.of(entry.parameter, self._access(entry))
+
+    def _prepare_gradients(self) -> None:
+        """Makes what parameters will show in ``.grad``, before a backward allocates gradients: small
+        objects between large ones would keep the memory of these from being used again."""
+        for unit in self.units:
+            for entry in unit.entries:
+                key = entry.unit, entry.tensor
+                if entry.trained and key not in self._prepared:
+                    self._prepared[key] = self._stand_in(entry)
 
     def _add(self, entry: Entry, gradient: torch.Tensor) -> None:
         """Adds a gradient to those of the step."""
@@ -473,6 +491,7 @@ class Runtime:
             if step != self._steps:
                 self._open = self._told_loss = False
                 self._forget_gradients()
+                self._prepared.clear()
                 self._steps = step
             self._ending = False
 

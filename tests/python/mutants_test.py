@@ -64,15 +64,14 @@ def _gradients_are_taken_before_torch_has_added_them_up() -> Any:
     return mock.patch.object(_Runtime, "await_gradient", _Runtime.gradient)
 
 
-def _gradients_stay_in_grad() -> Any:
-    take = _Runtime.gradient
+def _what_another_backward_adds_is_lost() -> Any:
+    add = _Runtime._add
 
-    def gradient(self: Any, unit: Any, tensor: int, parameter: Any) -> None:
-        before = parameter.grad
-        take(self, unit, tensor, parameter)
-        parameter.grad = before
+    def first(self: Any, entry: Any, gradient: Any) -> None:
+        if (entry.unit, entry.tensor) not in self._given:
+            add(self, entry, gradient)
 
-    return mock.patch.object(_Runtime, "gradient", gradient)
+    return mock.patch.object(_Runtime, "_add", first)
 
 
 def _recomputation_is_reported_as_a_use_aside() -> Any:
@@ -101,7 +100,7 @@ MUTANTS = (
         _Cell("llama", "none", 1, "host"),
     ),
     (_gradients_are_taken_before_torch_has_added_them_up, _Cell("odd", "reentrant", 1, "host")),
-    (_gradients_stay_in_grad, _Cell("llama", "none", 1, "host")),
+    (_what_another_backward_adds_is_lost, _Cell("llama", "none", 3, "host")),
     (_recomputation_is_reported_as_a_use_aside, _Cell("llama", "reentrant", 1, "host")),
 )
 
