@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "run/commit_rows.h"
 #include "run/observers/watched_run.h"
 #include "run/rows/numerics_files.h"
 #include "run/run_folder.h"
@@ -55,11 +56,6 @@ bool HasFileOfRows(const Folder& folder) {
   return rows.ok() && *rows;
 }
 
-bool HasFileOfRows(const std::string& path) {
-  const Result<Folder> folder = Folder::Open(path);
-  return folder.ok() && HasFileOfRows(*folder);
-}
-
 /// 1 if there is no row.
 double LossScaleIn(const std::string& row) {
   const nlohmann::json json = nlohmann::json::parse(row, nullptr, /*allow_exceptions=*/false);
@@ -92,6 +88,7 @@ Result<std::unique_ptr<StepLog>> StepLog::Open(const Folder& run, const zero::Se
   KeepOnly(log->trained_, &log->watched_.facts.tensors);
   KeepOnly(log->trained_, &log->watched_.elements);
   PENSTOCK_TRY(log->OpenCurves(config));
+  if (log->beginning_.rows_from) log->KeepRows(log->TakeRows());
   if (log->MayHaveRows()) log->BeginRows(LossScaleIn(log->beginning_.row));
   log->begin_ = Now(session);
   return log;
@@ -111,10 +108,13 @@ Status StepLog::OpenCurves(config::Config config) {
   return {};
 }
 
-/// Whether there are rows of earlier steps, here or in the snapshot.
-bool StepLog::MayHaveRows() const {
-  return !beginning_.row.empty() || HasFileOfRows(run_) ||
-         (beginning_.snapshot && HasFileOfRows(*beginning_.snapshot));
+/// Whether there are rows of earlier steps.
+bool StepLog::MayHaveRows() const { return !beginning_.row.empty() || HasFileOfRows(run_); }
+
+Status StepLog::TakeRows() {
+  PENSTOCK_TRY(CheckRows().status());
+  return train::TakeRows(run_, *beginning_.rows_from, beginning_.step,
+                         [this](const std::string& line) { Say(line); });
 }
 
 /// A caller that scales its loss is taken to change the scale as steps overflow, as GradScaler
@@ -122,28 +122,32 @@ bool StepLog::MayHaveRows() const {
 void StepLog::BeginRows(double loss_scale) {
   if (rows_ || off_) return;
   if (!scales_loss_ && loss_scale != 1) watched_.facts.dynamic_loss_scale = true;
-  const Status begun = TryBeginRows();
-  if (begun.ok()) return;
+  KeepRows(TryBeginRows());
+}
+
+void StepLog::KeepRows(const Status& can_be_written) {
+  if (can_be_written.ok()) return;
   off_ = true;
   Say(fmt::format("{}; rows of steps and findings about their numbers are not written",
-                  begun.error().message));
+                  can_be_written.error().message));
+}
+
+/// Returns whether there is a file of rows. Errors: kInvalidArgument if it is none of rows.
+Result<bool> StepLog::CheckRows() const {
+  PENSTOCK_ASSIGN(const bool there, train::HasRows(run_));
+  if (!there) return false;
+  PENSTOCK_ASSIGN(const bool rows, train::MetricsWriter::HoldsRows(run_, train::kMetricsName));
+  if (rows) return true;
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "{} does not begin with a row of a run; move it away",
+                   run_.PathOf(train::kMetricsName));
 }
 
 Status StepLog::TryBeginRows() {
-  PENSTOCK_ASSIGN(bool there, train::HasRows(run_));
-  if (there) {
-    PENSTOCK_ASSIGN(const bool rows, train::MetricsWriter::HoldsRows(run_, train::kMetricsName));
-    if (!rows) {
-      return MakeError(ErrorCode::kInvalidArgument,
-                       "{} does not begin with a row of a run; move it away",
-                       run_.PathOf(train::kMetricsName));
-    }
-  }
+  PENSTOCK_ASSIGN(const bool there, CheckRows());
   const Notify say = [this](const std::string& line) { Say(line); };
   const bool resumes = there || beginning_.resumes;
   if (!resumes) PENSTOCK_TRY(train::NumericsWriter::Create(run_).status());
-  PENSTOCK_TRY(TakeSnapshotsRows());
-  PENSTOCK_ASSIGN(there, train::HasRows(run_));
   const uint64_t step = beginning_.step;
   Result<train::MetricsWriter> rows =
       there || !beginning_.row.empty()
@@ -155,15 +159,6 @@ Status StepLog::TryBeginRows() {
                               run_, watched_, resumes ? std::optional(step) : std::nullopt, say));
   rows_ = *std::move(rows);
   return {};
-}
-
-/// The rows of a snapshot take the place of those that the run had. One without rows is of an older
-/// version, or its steps reported no loss: then the run's own are cut.
-Status StepLog::TakeSnapshotsRows() const {
-  if (!beginning_.snapshot) return {};
-  PENSTOCK_ASSIGN(const Folder snapshot, Folder::Open(*beginning_.snapshot));
-  PENSTOCK_ASSIGN(const bool has_rows, train::HasRows(snapshot));
-  return has_rows ? train::CopyRows(snapshot, run_, beginning_.step) : Status();
 }
 
 StepLog::Moment StepLog::Now(const zero::Session& session) {
@@ -197,7 +192,7 @@ void StepLog::AfterStep(const zero::Session& session, const zero::StepOutcome& o
                         const StepSayings& said) {
   row_.reset();
   if (losses.reported) BeginRows(said.loss_scale);
-  const bool has_row = losses.reported && rows_;
+  const bool has_row = losses.reported.has_value();
   if (!has_row && !curves_) return;
   const std::optional<double> loss = losses.reported ? losses.reported : losses.noted;
   const Moment now = Now(session);
@@ -214,11 +209,11 @@ void StepLog::AfterStep(const zero::Session& session, const zero::StepOutcome& o
   row.host_peak_bytes = session.host_peak().value;
   row.nvme_read_bytes = now.read_bytes - begin_.read_bytes;
   row.nvme_write_bytes = now.write_bytes - begin_.write_bytes;
-  if (has_row) Watch(session, Watched(figures), row, said.loss_scale);
+  if (has_row && watch_ != nullptr) Watch(session, Watched(figures), row, said.loss_scale);
   if (curves_) SayOnce(curves_->Append(row, *row.samples), &curves_fail_);
   if (has_row) {
-    const Status written = rows_->Append(row);
-    SayOnce(written, &rows_fail_);
+    if (rows_) SayOnce(rows_->Append(row), &rows_fail_);
+    if (!rows_) row.previous_row = beginning_.step;
     row_ = std::move(row);
   }
   begin_ = now;
@@ -242,6 +237,7 @@ void StepLog::Watch(const zero::Session& session, const zero::StepFigures& figur
 }
 
 std::string StepLog::RowOf(uint64_t step) const {
+  if (step == beginning_.step) return beginning_.row;
   return row_ && row_->step == step ? train::ToJson(*row_) : std::string();
 }
 

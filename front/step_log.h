@@ -51,8 +51,7 @@ class StepLog {
     bool resumes = false;  ///< from a commit
     uint64_t step = 0;     ///< of that
     std::string row;       ///< of that; empty: it has none
-    /// The folder of the snapshot, or of another run, whose commit it is.
-    std::optional<std::string> snapshot;
+    std::optional<std::string> rows_from;  ///< see RunInfo
   };
 
   /// Opens the log of a training, in the run's folder, which outlives it. Cuts the files back to
@@ -71,7 +70,10 @@ class StepLog {
   void AfterStep(const zero::Session& session, const zero::StepOutcome& outcome,
                  const zero::StepFigures& figures, const StepLosses& losses,
                  const StepSayings& said);
-  /// The row of the last step, for a commit of that; empty if there is none.
+  /// Whether rows cannot be written; then the run's file may have those of other steps.
+  bool rows_are_off() const { return off_; }
+  /// The row of the last step, for a commit of that; empty if there is none. A step has it also if
+  /// the file cannot have it, and names the steps before it whose rows that lacks.
   std::string RowOf(uint64_t step) const;
   /// Makes durable what was written, on the thread that makes a commit.
   void Sync();
@@ -107,8 +109,11 @@ class StepLog {
   void NoteDoubt(const zero::Session& session);
   bool MayHaveRows() const;
   void BeginRows(double loss_scale);
+  /// Turns rows off, and says why, unless they can be written.
+  void KeepRows(const Status& can_be_written);
+  Result<bool> CheckRows() const;
+  Status TakeRows();
   Status TryBeginRows();
-  Status TakeSnapshotsRows() const;
   zero::StepFigures Watched(const zero::StepFigures& all) const;
   void Watch(const zero::Session& session, const zero::StepFigures& figures,
              const train::StepRow& row, double loss_scale);

@@ -29,6 +29,14 @@ Result<train::StateFiles> FilesIn(const std::string& folder) {
   return MakeError(ErrorCode::kInvalidArgument, "{} has no commit; name another snapshot", folder);
 }
 
+/// RunInfo::rows_from of a run at `run` that resumes from a snapshot.
+Result<std::string> RowsFrom(const std::string& snapshot, const std::string& run) {
+  PENSTOCK_ASSIGN(std::string path, CanonicalPath(snapshot));
+  const auto [around, name] = SplitPath(path);
+  const bool is_own = around == run + "/snapshots" && train::CheckSnapshotName(name).ok();
+  return is_own ? name : std::move(path);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<TrainingRun>> TrainingRun::Open(const std::string& options,
@@ -43,10 +51,11 @@ Result<Plan> TrainingRun::PlanOf(const std::string& config, const std::string& m
                                  const std::string& options) {
   PENSTOCK_ASSIGN(const TrainingInRun own, ParseTrainingInRun(options));
   identity_ = own.identity;
-  snapshot_ = own.snapshot;
+  rows_from_.reset();
   std::optional<train::StateFiles> from = run_.info().state;
   if (own.snapshot) {
     PENSTOCK_ASSIGN(from, FilesIn(*own.snapshot));
+    PENSTOCK_ASSIGN(rows_from_, RowsFrom(*own.snapshot, run_.path()));
   }
   if (from) PENSTOCK_TRY(train::CheckIsThere(*from, own.snapshot.value_or(run_.path())));
   const std::optional<std::vector<std::string>> in_place =
@@ -129,7 +138,7 @@ Status TrainingRun::RemoveDoubt() {
 
 /// Has the folder hold what the steps come to.
 Status TrainingRun::LogSteps(Training& training) {
-  StepLog::Beginning beginning{.step = training.counts().step, .snapshot = snapshot_};
+  StepLog::Beginning beginning{.step = training.counts().step, .rows_from = run_.info().rows_from};
   if (const std::optional<std::string>& text = training.continued()) {
     beginning.resumes = true;
     beginning.row = train::RowOfCommit(*text);
@@ -138,9 +147,16 @@ Status TrainingRun::LogSteps(Training& training) {
       std::unique_ptr<StepLog> log,
       StepLog::Open(run_.folder(), training.session(), training.config(), training.scales_loss(),
                     std::move(beginning), [this] { run_.OwnRows(); }));
+  if (!log->rows_are_off()) PENSTOCK_TRY(NoteRowsTaken(training));
   training.Log(std::move(log));
   training.AnswerBy(std::make_unique<SnapshotAnswers>(run_.folder(), training.config().durable));
   return {};
+}
+
+/// Rows that could not be taken are taken by the next resume.
+Status TrainingRun::NoteRowsTaken(Training& training) {
+  PENSTOCK_TRY(run_.NoteRowsTaken());
+  return run_.writes() == watched_ ? Status() : WatchRun(training);
 }
 
 Status TrainingRun::NoteCommit(Training& training) {
@@ -149,7 +165,7 @@ Status TrainingRun::NoteCommit(Training& training) {
 
 /// Names the state of a training with a durable commit in run.json.
 Status TrainingRun::Note(Training& training) {
-  Status noted = run_.NoteCommit(FilesOf(training));
+  Status noted = run_.NoteCommit(FilesOf(training), rows_from_);
   // Our own writes replace the file. A file that another program wrote does not count as ours.
   if (run_.writes() != watched_) PENSTOCK_TRY(WatchRun(training));
   return noted;

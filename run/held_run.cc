@@ -333,18 +333,27 @@ Status HeldRun::Announce(const StateFiles& state) {
   return Write(std::move(info));
 }
 
-Status HeldRun::NoteCommit(const StateFiles& state) {
+Status HeldRun::NoteCommit(const StateFiles& state, const std::optional<std::string>& rows_from) {
   if (!unsure_ && !unnoted_ && info_.state && info_.state->uuid == state.uuid) return {};
   RunInfo info = info_;
   info.state = state;
+  if (rows_from) info.rows_from = rows_from;
   TakeLeftovers(info_, folder_, is_copy_, &info);
   info.place = path();
   unnoted_ = state;
+  rows_of_unnoted_ = rows_from;
   PENSTOCK_TRY(Write(std::move(info)));
   unnoted_.reset();
   is_copy_ = false;
   NoteOwnerOf(state);
   return RemoveLeftovers();
+}
+
+Status HeldRun::NoteRowsTaken() {
+  if (!info_.rows_from) return {};
+  RunInfo info = info_;
+  info.rows_from.reset();
+  return Write(std::move(info));
 }
 
 /// Takes back what a beginning that failed has made.
@@ -399,7 +408,7 @@ bool HeldRun::IsWhole() const { return watch_ && watch_->Check().ok(); }
 /// Has run.json name a commit that became durable and was not noted: the write failed, or the end
 /// of the training waited for the commit and told nobody.
 Status HeldRun::NoteLastCommit() {
-  if (unnoted_) return NoteCommit(StateFiles(*unnoted_));
+  if (unnoted_) return NoteCommit(StateFiles(*unnoted_), rows_of_unnoted_);
   RunInfo info = info_;
   PENSTOCK_TRY(TakeUnnamedCommit(&info));
   return info.state && !info_.state ? NoteCommit(*info.state) : Status();

@@ -60,8 +60,11 @@ class HeldRun {
   /// Names a state before its files are made.
   Status Announce(const StateFiles& state);
   /// Names the state that has the newest commit, and removes the one that it replaces. After an
-  /// error nothing is removed until a later call succeeds; Close tries once more.
-  Status NoteCommit(const StateFiles& state);
+  /// error nothing is removed until a later call succeeds; Close tries once more. `rows_from`: see
+  /// RunInfo, if the state is new.
+  Status NoteCommit(const StateFiles& state, const std::optional<std::string>& rows_from = {});
+  /// Notes that metrics.jsonl holds the rows of RunInfo::rows_from.
+  Status NoteRowsTaken();
   /// Says beside a state with a commit whose it is, where the run's folder is gone and NoteCommit
   /// can do nothing: then the next start there does not begin anew without a word.
   void NoteLost(const StateFiles& state) const;
@@ -115,6 +118,7 @@ class HeldRun {
   bool is_copy_ = false;               ///< info_.state is another run's, and may be read only
   bool unsure_ = false;                ///< run.json may hold info_ or its replacement
   std::optional<StateFiles> unnoted_;  ///< holds the newest commit; run.json may not name it
+  std::optional<std::string> rows_of_unnoted_;  ///< its RunInfo::rows_from
   std::optional<FolderWatch> watch_;
   uint64_t writes_ = 0;
   std::vector<std::string> notices_;

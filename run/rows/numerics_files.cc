@@ -1,11 +1,11 @@
 #include "run/rows/numerics_files.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 
 #include <sstream>
 
 #include "base/files.h"
+#include "run/rows/put_aside.h"
 
 namespace penstock::train {
 namespace {
@@ -66,10 +66,7 @@ Status OrPutAside(const Folder& folder, const char* name, const Status& used,
   if (used.ok()) return {};
   PENSTOCK_ASSIGN(const FolderEntry entry, folder.Look(name));
   if (entry.kind != FolderEntry::Kind::kFile) return used;
-  const std::string aside = std::string(name) + kAside;
-  PENSTOCK_TRY(folder.Replace(name, aside));
-  notify(fmt::format("{}; it is {} now, and a new one is begun", used.error().message, aside));
-  return {};
+  return PutAside(folder, name, used.error().message, notify);
 }
 
 Status CheckFree(const Folder& folder, const char* name) {

@@ -21,8 +21,6 @@ namespace penstock::train {
 inline constexpr const char* kReportsName = "numerics.jsonl";
 inline constexpr const char* kHeadroomName = "headroom.jsonl";
 inline constexpr const char* kBlackBoxName = "overflow.json";
-/// The suffix of a file that could not be used.
-inline constexpr const char* kAside = ".aside";
 
 /// Appends to numerics.jsonl and headroom.jsonl, which are made when they get their first line.
 class NumericsWriter {

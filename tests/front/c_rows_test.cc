@@ -41,6 +41,11 @@ class CRowsTest : public ::testing::Test {
     }
     return steps;
   }
+  static std::vector<double> LossesIn(const std::string& run) {
+    std::vector<double> losses;
+    for (const json& row : LinesOf(run + "/metrics.jsonl")) losses.push_back(row["loss"]);
+    return losses;
+  }
   json Curves() const {
     return {{"csv_monitor", {{"enabled", true}, {"output_path", root_}, {"job_name", "job"}}}};
   }
@@ -336,6 +341,93 @@ TEST_F(CRowsTest, ASnapshotHasItsRowsAndTheyReplaceThoseOfARunThatResumesFromIt)
   EXPECT_EQ(Rows().back()["loss"], 0.75);
   EXPECT_THAT(Steps(), ElementsAre(1, 2));
   EXPECT_THAT(Steps(kept), ElementsAre(1));
+}
+
+TEST_F(CRowsTest, RowsOfStepsThatWereGivenUpAreNotTakenForThoseOfTheSnapshotThoughItsCannotBeRead) {
+  const std::string kept = run_ + "/snapshots/kept";
+  {
+    RowTraining training = Train();
+    for (const double loss : {1.0, 0.5}) training.Step(loss);
+    training.Commit();
+    training.Snapshot("kept");
+    for (int i = 0; i < 5; ++i) training.Step(1000);
+    training.Commit();
+  }
+  const std::string rows = TextOf(kept + "/metrics.jsonl");
+  std::ofstream(kept + "/metrics.jsonl") << rows.substr(0, 20) << "\n" << rows.substr(20);
+  {
+    RowTraining training = Train({{"snapshot", kept}});
+    EXPECT_THAT(training.Notices(), ElementsAre(HasSubstr("are not written")));
+    EXPECT_EQ(RunJson(run_)["rows_from"], "kept");
+    for (const double loss : {4.0, 3.0, 2.0}) training.Step(loss);
+    training.Commit();
+    training.Snapshot("later");
+  }
+  EXPECT_THAT(LossesIn(run_ + "/snapshots/later"), ElementsAre(2));
+  { const RowTraining training = Train(); }
+  std::ofstream(kept + "/metrics.jsonl") << rows;
+  for (int resumed = 0; resumed < 2; ++resumed) {
+    RowTraining training = Train();
+    EXPECT_THAT(Steps(), ElementsAre(1, 2, 5));
+    EXPECT_THAT(LossesIn(run_), ElementsAre(1, 0.5, 2));
+    EXPECT_EQ(Rows().back()["previous_row"], 2);
+    EXPECT_FALSE(RunJson(run_).contains("rows_from"));
+  }
+}
+
+TEST_F(CRowsTest, AKillBeforeTheRowsOfASnapshotWereTakenLeavesThemToTheNextResume) {
+  const std::string kept = root_ + "/kept";
+  {
+    RowTraining training = Train();
+    training.Step(1);
+    training.Commit();
+    training.Snapshot(kept);
+    training.Step(1000);
+    training.Commit();
+  }
+  const std::string own = TextOf(run_ + "/metrics.jsonl");
+  { const RowTraining training = Train({{"snapshot", kept}}); }
+  json info = RunJson(run_);
+  info["rows_from"] = kept;
+  std::ofstream(run_ + "/run.json") << info;
+  std::ofstream(run_ + "/metrics.jsonl") << own;
+  {
+    RowTraining training = Train();
+    EXPECT_THAT(LossesIn(run_), ElementsAre(1));
+    EXPECT_THAT(training.Notices(), IsEmpty());
+  }
+  EXPECT_FALSE(RunJson(run_).contains("rows_from"));
+  std::ofstream(run_ + "/run.json") << info;
+  std::ofstream(run_ + "/metrics.jsonl") << own;
+  fs::remove(kept + "/metrics.jsonl");
+  RowTraining training = Train();
+  EXPECT_THAT(training.Notices(),
+              ElementsAre(AllOf(HasSubstr(kept + " has no rows"), HasSubstr("jsonl.aside"))));
+  EXPECT_THAT(LossesIn(run_), ElementsAre(1));
+  EXPECT_EQ(TextOf(run_ + "/metrics.jsonl.aside"), own);
+}
+
+TEST_F(CRowsTest, AFileWhoseRowOfTheCommittedStepIsAnotherIsPutAside) {
+  {
+    RowTraining training = Train();
+    for (const double loss : {1.0, 0.5}) training.Step(loss);
+    training.Commit();
+  }
+  std::string others = TextOf(run_ + "/metrics.jsonl");
+  others.replace(others.find("\"loss\":0.5"), 10, "\"loss\":7.5");
+  std::ofstream(run_ + "/metrics.jsonl") << others;
+  {
+    RowTraining training = Train();
+    EXPECT_THAT(LossesIn(run_), ElementsAre(0.5));
+    EXPECT_THAT(training.Notices(),
+                ElementsAre(AllOf(HasSubstr("another row of step 2"), HasSubstr("jsonl.aside")),
+                            HasSubstr("begins anew")));
+    training.Commit();  // again, with the row that it has
+  }
+  EXPECT_EQ(TextOf(run_ + "/metrics.jsonl.aside"), others);
+  RowTraining training = Train();
+  EXPECT_THAT(LossesIn(run_), ElementsAre(0.5));
+  EXPECT_THAT(training.Notices(), IsEmpty());
 }
 
 TEST_F(CRowsTest, ACopyThatIsARunOfItsOwnHasTheRowsOfItsSteps) {

@@ -248,9 +248,14 @@ TEST_F(RunInfoTest, APlaceThatIsRelativeAndANameThatIsNoneAreDamage) {
   ASSERT_TRUE(Write(info).ok());
   EXPECT_TRUE(FailsWith(Read(), ErrorCode::kCorruption, {"place"}));
   info = Training();
-  info.rows_from = "../kept";
+  for (const std::string from : {"../kept", "/kept"}) {
+    info.rows_from = from;
+    ASSERT_TRUE(Write(info).ok());
+    EXPECT_TRUE(FailsWith(Read(), ErrorCode::kCorruption, {from}));
+  }
+  info.kind = RunKind::kModule;  // may have resumed from a folder elsewhere
   ASSERT_TRUE(Write(info).ok());
-  EXPECT_TRUE(FailsWith(Read(), ErrorCode::kCorruption, {"../kept"}));
+  EXPECT_EQ(Read()->rows_from, "/kept");
   info = Training();
   info.copying = "kept/first";
   ASSERT_TRUE(Write(info).ok());
