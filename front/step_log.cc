@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "run/commit_rows.h"
+#include "run/made_files.h"
 #include "run/observers/watched_run.h"
 #include "run/rows/numerics_files.h"
 #include "run/run_folder.h"
@@ -79,15 +80,16 @@ train::WatchedRun WatchedOf(const config::Config& config, const zero::Session& s
 
 Result<std::unique_ptr<StepLog>> StepLog::Open(const Folder& run, const zero::Session& session,
                                                const config::Config& config, bool scales_loss,
-                                               Beginning beginning, std::function<void()> owns) {
+                                               Beginning beginning, Makes makes) {
   std::unique_ptr<StepLog> log(new StepLog(run, config, scales_loss, std::move(beginning),
-                                           std::move(owns), session.state_uuid()));
+                                           std::move(makes), session.state_uuid()));
   log->watched_ = WatchedOf(config, session, scales_loss);
   log->tensors_ = log->watched_.elements.size();
   log->trained_ = Trained(session.layout().model);
   KeepOnly(log->trained_, &log->watched_.facts.tensors);
   KeepOnly(log->trained_, &log->watched_.elements);
   PENSTOCK_TRY(log->OpenCurves(config));
+  log->had_rows_ = log->MayHaveRows();
   if (log->beginning_.rows_from) log->KeepRows(log->TakeRows());
   if (log->MayHaveRows()) log->BeginRows(LossScaleIn(log->beginning_.row));
   log->begin_ = Now(session);
@@ -99,6 +101,9 @@ Status StepLog::OpenCurves(config::Config config) {
   if (!config.csv_monitor) return {};
   config.wall_clock_breakdown = false;
   if (!beginning_.resumes) {
+    PENSTOCK_TRY(train::CsvMonitor::CheckFree(config));
+    PENSTOCK_ASSIGN(const std::vector<std::string> paths, train::CsvMonitor::PathsOf(config));
+    PENSTOCK_TRY(makes_(paths));
     PENSTOCK_ASSIGN(curves_, train::CsvMonitor::Create(config));
     return {};
   }
@@ -109,7 +114,9 @@ Status StepLog::OpenCurves(config::Config config) {
 }
 
 /// Whether there are rows of earlier steps.
-bool StepLog::MayHaveRows() const { return !beginning_.row.empty() || HasFileOfRows(run_); }
+bool StepLog::MayHaveRows() const {
+  return beginning_.resumes && (!beginning_.row.empty() || HasFileOfRows(run_));
+}
 
 Status StepLog::TakeRows() {
   PENSTOCK_TRY(CheckRows().status());
@@ -145,18 +152,21 @@ Result<bool> StepLog::CheckRows() const {
 
 Status StepLog::TryBeginRows() {
   PENSTOCK_ASSIGN(const bool there, CheckRows());
+  if (there && !beginning_.resumes) {
+    return MakeError(ErrorCode::kInvalidArgument, "{} was there before this run; move it away",
+                     run_.PathOf(train::kMetricsName));
+  }
+  if (!had_rows_) PENSTOCK_TRY(train::NumericsWriter::Create(run_).status());
+  if (!beginning_.resumes) PENSTOCK_TRY(makes_(train::NamesOfRows()));
   const Notify say = [this](const std::string& line) { Say(line); };
-  const bool resumes = there || beginning_.resumes;
-  if (!resumes) PENSTOCK_TRY(train::NumericsWriter::Create(run_).status());
   const uint64_t step = beginning_.step;
   Result<train::MetricsWriter> rows =
       there || !beginning_.row.empty()
           ? train::MetricsWriter::Resume(run_, train::kMetricsName, step, beginning_.row, say)
           : train::MetricsWriter::Create(run_, train::kMetricsName);
   PENSTOCK_TRY(rows.status());
-  owns_();
   PENSTOCK_ASSIGN(watch_, train::RunWatch::Begin(
-                              run_, watched_, resumes ? std::optional(step) : std::nullopt, say));
+                              run_, watched_, had_rows_ ? std::optional(step) : std::nullopt, say));
   rows_ = *std::move(rows);
   return {};
 }

@@ -54,12 +54,14 @@ class StepLog {
     std::optional<std::string> rows_from;  ///< see RunInfo
   };
 
+  using Makes = std::function<Status(const std::vector<std::string>& files)>;
+
   /// Opens the log of a training, in the run's folder, which outlives it. Cuts the files back to
-  /// the commit, and opens those of csv_monitor. `owns` is called when the first rows are written.
-  /// Errors: of CsvMonitor.
+  /// the commit, and opens those of csv_monitor. A new run says by `makes` which files it is
+  /// about to make. Errors: of CsvMonitor; of `makes`.
   static Result<std::unique_ptr<StepLog>> Open(const Folder& run, const zero::Session& session,
                                                const config::Config& config, bool scales_loss,
-                                               Beginning beginning, std::function<void()> owns);
+                                               Beginning beginning, Makes makes);
 
   /// Takes the loss that a step reported which has ended, was dropped or has failed; before
   /// AfterStep, as a killed process can note nothing.
@@ -98,12 +100,12 @@ class StepLog {
   };
 
   StepLog(const Folder& run, const config::Config& config, bool scales_loss, Beginning beginning,
-          std::function<void()> owns, const std::string& state_uuid)
+          Makes makes, const std::string& state_uuid)
       : run_(run),
         batch_(config.train_batch_size),
         scales_loss_(scales_loss),
         beginning_(std::move(beginning)),
-        owns_(std::move(owns)),
+        makes_(std::move(makes)),
         doubt_(run, state_uuid, [this](const std::string& line) { Say(line); }) {}
   Status OpenCurves(config::Config config);
   void NoteDoubt(const zero::Session& session);
@@ -125,7 +127,7 @@ class StepLog {
   const uint64_t batch_;    ///< samples of a step
   const bool scales_loss_;  ///< the engine keeps the loss scale
   const Beginning beginning_;
-  const std::function<void()> owns_;
+  const Makes makes_;
   train::WatchedRun watched_;    ///< until watch_ is made
   std::vector<size_t> trained_;  ///< the tensors that are watched
   size_t tensors_ = 0;           ///< of the model
@@ -134,7 +136,8 @@ class StepLog {
   std::unique_ptr<train::RunWatch> watch_;
   train::DoubtNotes doubt_;
   bool last_loss_is_finite_ = true;
-  bool off_ = false;  ///< rows cannot be written
+  bool had_rows_ = false;  ///< of earlier steps; then the files of findings are the run's
+  bool off_ = false;       ///< rows cannot be written
   bool rows_fail_ = false;
   bool curves_fail_ = false;
   bool failed_ = false;

@@ -65,6 +65,7 @@ Result<Plan> TrainingRun::PlanOf(const std::string& config, const std::string& m
                            WithPlaces(own.rest, in_place ? *in_place : run_.state_folders(),
                                       from ? from->all() : std::vector<std::string>())));
   // Before anything is made.
+  if (!from) PENSTOCK_TRY(run_.RemoveMadeFiles());
   if (!from) PENSTOCK_TRY(train::CsvMonitor::CheckFree(plan.engine.config));
   plan.in_new_files = !in_place;
   uuid_before_ = run_.info().state ? run_.info().state->uuid : std::string();
@@ -129,6 +130,11 @@ Status TrainingRun::WatchRun(Training& training) {
   return {};
 }
 
+/// Our own writes replace the file. A file that another program wrote does not count as ours.
+Status TrainingRun::WatchOwnWrites(Training& training) {
+  return run_.writes() == watched_ ? Status() : WatchRun(training);
+}
+
 /// The commit in doubt is erased, or its state is no longer the run's; or no other is whole, and
 /// the next losses decide on it.
 Status TrainingRun::RemoveDoubt() {
@@ -146,7 +152,10 @@ Status TrainingRun::LogSteps(Training& training) {
   PENSTOCK_ASSIGN(
       std::unique_ptr<StepLog> log,
       StepLog::Open(run_.folder(), training.session(), training.config(), training.scales_loss(),
-                    std::move(beginning), [this] { run_.OwnRows(); }));
+                    std::move(beginning), [this, &training](const auto& files) -> Status {
+                      PENSTOCK_TRY(run_.NoteMadeFiles(files));
+                      return WatchOwnWrites(training);
+                    }));
   if (!log->rows_are_off()) PENSTOCK_TRY(NoteRowsTaken(training));
   training.Log(std::move(log));
   training.AnswerBy(std::make_unique<SnapshotAnswers>(run_.folder(), training.config().durable));
@@ -156,7 +165,7 @@ Status TrainingRun::LogSteps(Training& training) {
 /// Rows that could not be taken are taken by the next resume.
 Status TrainingRun::NoteRowsTaken(Training& training) {
   PENSTOCK_TRY(run_.NoteRowsTaken());
-  return run_.writes() == watched_ ? Status() : WatchRun(training);
+  return WatchOwnWrites(training);
 }
 
 Status TrainingRun::NoteCommit(Training& training) {
@@ -166,8 +175,7 @@ Status TrainingRun::NoteCommit(Training& training) {
 /// Names the state of a training with a durable commit in run.json.
 Status TrainingRun::Note(Training& training) {
   Status noted = run_.NoteCommit(FilesOf(training), rows_from_);
-  // Our own writes replace the file. A file that another program wrote does not count as ours.
-  if (run_.writes() != watched_) PENSTOCK_TRY(WatchRun(training));
+  PENSTOCK_TRY(WatchOwnWrites(training));
   return noted;
 }
 
@@ -202,7 +210,7 @@ Result<std::string> TrainingRun::CopyTo(Training& training, const offload::Whole
       train::CopyRun({run_.folder(), run_.info(), state}, target,
                      [this](const std::string& notice) { run_.AddNotice(notice); });
   run_.NoteCopying(std::nullopt);
-  if (run_.writes() != watched_) PENSTOCK_TRY(WatchRun(training));
+  PENSTOCK_TRY(WatchOwnWrites(training));
   if (!copied.ok()) return copied.error();
   return target;
 }

@@ -61,6 +61,7 @@ class TrainingRun {
   Status Note(Training& training);
   Status RemoveDoubt();
   Status WatchRun(Training& training);
+  Status WatchOwnWrites(Training& training);
   Status LogSteps(Training& training);
   Status NoteRowsTaken(Training& training);
 

@@ -78,9 +78,11 @@ class HeldRun {
 
   /// Returns a watch of the folder and of the run.json written last.
   Result<FolderWatch> Watch() const { return FolderWatch::Begin(folder_, {kInfoName}); }
-  /// Says that this process has written rows and findings into the folder: they go with a run that
-  /// ends without a commit. A file of the user's may have one of their names.
-  void OwnRows() { has_rows_ = true; }
+  /// Names files of rows and curves before they are made (run/made_files.h), which go with a run
+  /// that ends without a commit. One that has a commit keeps them.
+  Status NoteMadeFiles(const std::vector<std::string>& files);
+  /// Removes these files, if the run has no commit.
+  Status RemoveMadeFiles();
   /// Counts writes of run.json, also those that may have failed: a watch belongs to one of them.
   uint64_t writes() const { return writes_; }
 
@@ -114,7 +116,6 @@ class HeldRun {
   std::vector<std::string> places_;    ///< its places so far, from files beside its states
   std::set<std::string> announced_;    ///< states that this process has named
   bool made_ = false;                  ///< this process made the folder
-  bool has_rows_ = false;              ///< this process has written rows
   bool is_copy_ = false;               ///< info_.state is another run's, and may be read only
   bool unsure_ = false;                ///< run.json may hold info_ or its replacement
   std::optional<StateFiles> unnoted_;  ///< holds the newest commit; run.json may not name it

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "run/made_files.h"
 #include "run/snapshot.h"
 
 namespace penstock::train {
@@ -39,6 +40,12 @@ Status ReadNotes(const JsonFields& fields, const Folder& run, RunInfo* info) {
                          std::filesystem::path(*info->rows_from).is_absolute();
     const Status name = is_path ? Status() : CheckSnapshotName(*info->rows_from);
     if (!name.ok()) return DamagedInfo(run, name.error().message);
+  }
+  if (fields.Has("made_files")) {
+    PENSTOCK_ASSIGN(info->made_files, fields.Texts("made_files"));
+    for (const std::string& file : info->made_files) {
+      if (!CanBeMade(file)) return DamagedInfo(run, fmt::format("no run makes \"{}\"", file));
+    }
   }
   if (fields.Has("copying")) {
     PENSTOCK_ASSIGN(info->copying, fields.Name("copying"));

@@ -188,6 +188,34 @@ Status CsvMonitor::CheckFree(const config::Config& config) {
   return {};
 }
 
+Result<std::vector<std::string>> CsvMonitor::PathsOf(const config::Config& config) {
+  PENSTOCK_ASSIGN(const std::string folder, FolderOf(*config.csv_monitor));
+  std::vector<std::string> paths;
+  for (const Curve* curve : CurvesOf(config)) {
+    paths.push_back((std::filesystem::path(folder) / FileName(curve->name)).string());
+  }
+  return paths;
+}
+
+bool CsvMonitor::IsCurve(const std::string& path) {
+  const std::string name = SplitPath(path).second;
+  return std::ranges::any_of(
+      AllCurves(), [&name](const Curve& curve) { return name == FileName(curve.name); });
+}
+
+Status CsvMonitor::Remove(const std::string& path) {
+  const auto [around, name] = SplitPath(path);
+  PENSTOCK_ASSIGN(const Folder folder, Folder::Open(around));
+  for (const Curve& curve : AllCurves()) {
+    if (name != FileName(curve.name)) continue;
+    const Result<KeptLines> lines = ReadLines(folder, curve.name, 0);
+    if (!lines.ok() && lines.error().code == ErrorCode::kCorruption) return {};
+    PENSTOCK_TRY(lines.status());
+    return folder.RemoveFile(name);
+  }
+  return {};
+}
+
 Result<CsvMonitor> CsvMonitor::Create(const config::Config& config) {
   PENSTOCK_TRY(CheckFree(config));
   return Resume(config, {}, [](const std::string&) {});  // there are no lines to miss

@@ -83,9 +83,13 @@ Result<bool> BeginsWithRow(std::istream& file, const std::string& path) {
 
 bool AreOfOneStep(const std::string& line, const std::string& row) {
   constexpr const char* kOutcome[] = {"step", "loss", "grad_norm", "lr", "loss_scale", "skipped"};
-  const auto of_line = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-  const auto of_row = nlohmann::json::parse(row, nullptr, /*allow_exceptions=*/false);
+  auto of_line = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  auto of_row = nlohmann::json::parse(row, nullptr, /*allow_exceptions=*/false);
   if (!of_line.is_object() || !of_row.is_object()) return false;
+  if (of_row.contains("samples")) {  // of a caller: it is written when the step ends
+    for (nlohmann::json* json : {&of_line, &of_row}) json->erase(kPreviousRow);
+    return of_line == of_row;
+  }
   return std::ranges::all_of(kOutcome, [&](const char* key) {
     return of_line.value(key, nlohmann::json()) == of_row.value(key, nlohmann::json());
   });

@@ -40,8 +40,8 @@ Result<bool> BeginsWithRow(std::istream& file, const std::string& path);
 /// The field of a row that follows a gap.
 inline constexpr const char* kPreviousRow = "previous_row";
 
-/// Whether two rows have the same step, and that step the same outcome: a commit is of a training
-/// whose file has another row of its step if that file is another training's. `row` may be empty.
+/// Whether a line of a file can be the row of a commit: it has the same outcome of the same step,
+/// and in the rows of a caller the same values. `row`: the commit's; may be empty.
 bool AreOfOneStep(const std::string& line, const std::string& row);
 
 /// Returns the step of the row before `row`, the JSON of the row of `step`: the step before it, or

@@ -73,7 +73,7 @@ Status CheckFree(const Folder& folder, const char* name) {
   PENSTOCK_ASSIGN(const FolderEntry there, folder.Look(name));
   if (there.kind == FolderEntry::Kind::kNone) return {};
   return MakeError(ErrorCode::kInvalidArgument,
-                   "{}: it exists already, in the folder of a new run; remove it",
+                   "{} was there before the rows of this run; move it away",
                    folder.PathOf(name));
 }
 
@@ -82,6 +82,7 @@ Status CheckFree(const Folder& folder, const char* name) {
 Result<NumericsWriter> NumericsWriter::Create(const Folder& folder) {
   PENSTOCK_TRY(CheckFree(folder, kReportsName));
   PENSTOCK_TRY(CheckFree(folder, kHeadroomName));
+  PENSTOCK_TRY(CheckFree(folder, kBlackBoxName));
   return NumericsWriter(folder);
 }
 

@@ -248,6 +248,59 @@ TEST_F(CRowsTest, AFileOfTheUsersStaysAndIsNamed) {
   }
 }
 
+TEST_F(CRowsTest, RowsOfAnotherRunStayInTheFolderOfANewOne) {
+  {
+    RowTraining training = Train();
+    for (int i = 0; i < 3; ++i) training.Step(1);
+    training.Commit();
+  }
+  const std::string others = TextOf(run_ + "/metrics.jsonl");
+  const json in_other{{"run", root_ + "/other"}, {"nvme_path", {drive_}}};
+  const std::string path = root_ + "/other/metrics.jsonl";
+  fs::create_directory(root_ + "/other");
+  std::ofstream(path) << others;
+  { const RowTraining training(in_other, kHomes[3], drive_); }
+  EXPECT_EQ(TextOf(path), others);
+  InKilledProcess([&] {
+    auto* const training = new RowTraining(in_other, kHomes[3], drive_);
+    training->Step(1);
+  });
+  for (const bool commits : {false, true}) {
+    RowTraining training(in_other, kHomes[3], drive_);
+    training.Step(1);
+    EXPECT_THAT(training.Notices(), ElementsAre(HasSubstr(path + " was there before this run")));
+    if (commits) training.Commit();
+  }
+  EXPECT_EQ(TextOf(path), others);
+  RowTraining training(in_other, kHomes[3], drive_);
+  EXPECT_EQ(TextOf(path + ".aside"), others);
+}
+
+TEST_F(CRowsTest, FindingsOfTheUsersStayWhenARunBeginsToReportItsLosses) {
+  {
+    RowTraining training = Train();
+    training.Step({});
+    training.Commit();
+  }
+  for (const std::string name : {"numerics.jsonl", "headroom.jsonl", "overflow.json"}) {
+    std::ofstream(run_ + "/" + name) << "mine";
+    {
+      RowTraining training = Train();
+      training.Step(1);
+      EXPECT_THAT(training.Notices(), ElementsAre(HasSubstr(name + " was there before")));
+      training.Commit();
+    }
+    EXPECT_EQ(TextOf(run_ + "/" + name), "mine");
+    EXPECT_FALSE(fs::exists(run_ + "/metrics.jsonl"));
+    fs::remove_all(run_);
+    fs::remove_all(drive_);
+    fs::create_directory(drive_);
+    RowTraining training = Train();
+    training.Step({});
+    training.Commit();
+  }
+}
+
 TEST_F(CRowsTest, ADamagedFileOfRowsIsNamedAndStaysAndTheTrainingResumes) {
   const std::string path = run_ + "/metrics.jsonl";
   {
@@ -470,17 +523,35 @@ TEST_F(CRowsTest, CurvesTakeALossThatIsNotedAndWithoutOneHaveTheLearningRateAlon
   EXPECT_FALSE(fs::exists(run_ + "/metrics.jsonl"));
 }
 
+TEST_F(CRowsTest, CurvesGoWithARunThatHasNoCommit) {
+  InKilledProcess([&] {
+    auto* const training = new RowTraining(InRun(), kHomes[3], drive_, json::object(), Curves());
+    training->Step(1);
+  });
+  EXPECT_EQ(Curve("lr"), "step,lr\r\n1,0.01\r\n");
+  {
+    RowTraining training = Train(json::object(), Curves());
+    training.Step(0.5, 0.02);
+    EXPECT_EQ(Curve("lr"), "step,lr\r\n1,0.02\r\n");
+  }
+  EXPECT_THAT(FilesIn(root_ + "/job"), IsEmpty());
+  EXPECT_THAT(FilesIn(run_), IsEmpty());
+}
+
 TEST_F(CRowsTest, CurvesOfAnotherTrainingAreRefusedBeforeAnythingIsMade) {
   {
     RowTraining training = Train(json::object(), Curves());
     training.Step(1);
+    training.Commit();
   }
+  const json other = {{"run", root_ + "/other"}, {"nvme_path", {drive_}}};
+  const std::set<std::string> files = FilesIn(drive_);
   const std::string before = Curve("lr");
-  const CRun run(InRun());
+  const CRun run(other);
   const CEngine engine = run.Create(kHomes[3], drive_, json::object(), Curves());
   EXPECT_EQ(engine.code, PENSTOCK_INVALID_ARGUMENT);
   EXPECT_THAT(engine.error, HasSubstr("is there already, of another run; move it away"));
-  EXPECT_THAT(FilesIn(drive_), IsEmpty());
+  EXPECT_EQ(FilesIn(drive_), files);
   EXPECT_EQ(Curve("lr"), before);
 }
 
