@@ -48,9 +48,9 @@ class StepLog {
  public:
   /// Where a training begins.
   struct Beginning {
-    bool resumes = false;  ///< from a commit
-    uint64_t step = 0;     ///< of that
-    std::string row;       ///< of that; empty: it has none
+    bool resumes = false;                  ///< from a commit
+    uint64_t step = 0;                     ///< of that
+    std::string row;                       ///< of that; empty: it has none
     std::optional<std::string> rows_from;  ///< see RunInfo
   };
 

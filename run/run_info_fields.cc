@@ -36,8 +36,8 @@ Result<StepRange> SkipFrom(const JsonFields& fields, const Folder& run) {
 Status ReadNotes(const JsonFields& fields, const Folder& run, RunInfo* info) {
   if (fields.Has("rows_from")) {
     PENSTOCK_ASSIGN(info->rows_from, fields.Text("rows_from"));
-    const bool is_path = info->kind != RunKind::kTrain &&
-                         std::filesystem::path(*info->rows_from).is_absolute();
+    const bool is_path =
+        info->kind != RunKind::kTrain && std::filesystem::path(*info->rows_from).is_absolute();
     const Status name = is_path ? Status() : CheckSnapshotName(*info->rows_from);
     if (!name.ok()) return DamagedInfo(run, name.error().message);
   }

@@ -199,8 +199,8 @@ Result<std::vector<std::string>> CsvMonitor::PathsOf(const config::Config& confi
 
 bool CsvMonitor::IsCurve(const std::string& path) {
   const std::string name = SplitPath(path).second;
-  return std::ranges::any_of(
-      AllCurves(), [&name](const Curve& curve) { return name == FileName(curve.name); });
+  return std::ranges::any_of(AllCurves(),
+                             [&name](const Curve& curve) { return name == FileName(curve.name); });
 }
 
 Status CsvMonitor::Remove(const std::string& path) {

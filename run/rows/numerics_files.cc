@@ -73,8 +73,7 @@ Status CheckFree(const Folder& folder, const char* name) {
   PENSTOCK_ASSIGN(const FolderEntry there, folder.Look(name));
   if (there.kind == FolderEntry::Kind::kNone) return {};
   return MakeError(ErrorCode::kInvalidArgument,
-                   "{} was there before the rows of this run; move it away",
-                   folder.PathOf(name));
+                   "{} was there before the rows of this run; move it away", folder.PathOf(name));
 }
 
 }  // namespace
