@@ -42,6 +42,8 @@ class CsvMonitor {
     uint64_t samples = 0;   ///< rows of the data that the steps up to the committed one took
     uint64_t sequence = 0;  ///< tokens of one of them
     std::string row;        ///< of the committed step, as in metrics.jsonl; empty for step 0
+    /// Of all steps up to it, if the files may have lines of others: these take their place.
+    std::vector<std::string> rows = {};
   };
   /// Cuts the files back to the committed step, and adds its line where that is missing. Makes
   /// missing files, and logs if lines before it are missing. Durable when it returns. Errors:
