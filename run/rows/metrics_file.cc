@@ -163,7 +163,7 @@ Result<bool> MetricsWriter::HoldsRows(const Folder& folder, const std::string& n
 }
 
 Status MetricsWriter::Append(const StepRow& row) {
-  const bool gap = last_step_ > 0 && last_step_ + 1 < row.step;
+  const bool gap = last_step_ + 1 < row.step;
   StepRow written = row;
   if (gap) written.previous_row = last_step_;
   PENSTOCK_TRY(file_.Append(ToJson(written)));

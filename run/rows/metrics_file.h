@@ -79,6 +79,10 @@ class MetricsWriter {
   /// Appends a row, which names the row before it if steps lie between.
   Status Append(const StepRow& row);
   Status Sync() const { return file_.Sync(); }
+  /// LineFile::IsAt.
+  bool IsAt(const Folder& folder, const std::string& name) const {
+    return file_.IsAt(folder, name);
+  }
 
  private:
   MetricsWriter(std::string path, UniqueFd fd) : file_(std::move(path), std::move(fd)) {}
