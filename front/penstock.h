@@ -110,7 +110,7 @@ typedef struct penstock_outcome {
   uint64_t step;            /* counts all steps, from 1 */
   uint64_t optimizer_steps; /* those that were not skipped: the rule's t */
   double grad_norm;         /* without the loss scale, before clipping; may be non-finite */
-  int32_t skipped;          /* 1: a gradient was not finite, and nothing changed */
+  int32_t skipped;          /* 1: loss or gradient was not finite, and nothing changed */
   uint32_t notices;         /* how many lines penstock_step_notices has */
 } penstock_outcome;
 

@@ -10,6 +10,7 @@
 #include "run/commit_rows.h"
 #include "run/made_files.h"
 #include "run/observers/watched_run.h"
+#include "run/row_reader.h"
 #include "run/rows/numerics_files.h"
 #include "run/run_folder.h"
 
@@ -88,15 +89,17 @@ Result<std::unique_ptr<StepLog>> StepLog::Open(const Folder& run, const zero::Se
   log->trained_ = Trained(session.layout().model);
   KeepOnly(log->trained_, &log->watched_.facts.tensors);
   KeepOnly(log->trained_, &log->watched_.elements);
-  PENSTOCK_TRY(log->OpenCurves(config));
   log->had_rows_ = log->MayHaveRows();
   if (log->beginning_.rows_from) log->KeepRows(log->TakeRows());
   if (log->MayHaveRows()) log->BeginRows(LossScaleIn(log->beginning_.row));
+  PENSTOCK_TRY(log->OpenCurves(config));
   log->begin_ = Now(session);
   return log;
 }
 
-/// Of the times of a step that a caller computes only the whole is known.
+/// Of the times of a step that a caller computes only the whole is known. Behind the commit of a
+/// snapshot the lines are those of its rows, as the files may have those of steps that were given
+/// up.
 Status StepLog::OpenCurves(config::Config config) {
   if (!config.csv_monitor) return {};
   config.wall_clock_breakdown = false;
@@ -107,9 +110,17 @@ Status StepLog::OpenCurves(config::Config config) {
     PENSTOCK_ASSIGN(curves_, train::CsvMonitor::Create(config));
     return {};
   }
-  PENSTOCK_ASSIGN(curves_, train::CsvMonitor::Resume(
-                               config, {.samples = beginning_.step * batch_, .row = beginning_.row},
-                               [this](const std::string& line) { Say(line); }));
+  std::vector<std::string> rows;
+  if (beginning_.rows_from && rows_) {
+    PENSTOCK_TRY(train::ForEachRow(
+        run_, [&rows](uint64_t, const nlohmann::json& row) { rows.push_back(row.dump()); }));
+    if (rows.size() != beginning_.step) rows.clear();  // steps without a row have lines, too
+  }
+  PENSTOCK_ASSIGN(
+      curves_,
+      train::CsvMonitor::Resume(
+          config, {.samples = SamplesAt(beginning_.step), .row = beginning_.row, .rows = rows},
+          [this](const std::string& line) { Say(line); }));
   return {};
 }
 
@@ -214,7 +225,7 @@ void StepLog::AfterStep(const zero::Session& session, const zero::StepOutcome& o
   row.lr = said.lr;
   row.loss_scale = scales_loss_ ? outcome.loss_scale : said.loss_scale;
   row.skipped = outcome.skipped;
-  row.samples = outcome.step * batch_;
+  row.samples = SamplesAt(outcome.step);
   row.step_s = std::chrono::duration<double>(now.at - begin_.at).count();
   row.host_peak_bytes = session.host_peak().value;
   row.nvme_read_bytes = now.read_bytes - begin_.read_bytes;
@@ -251,16 +262,35 @@ std::string StepLog::RowOf(uint64_t step) const {
   return row_ && row_->step == step ? train::ToJson(*row_) : std::string();
 }
 
+uint64_t StepLog::SamplesAt(uint64_t step) const {
+  const uint64_t before = beginning_.samples.value_or(beginning_.step * batch_);
+  return before + (step - beginning_.step) * batch_;
+}
+
 void StepLog::Sync() {
-  synced_ = rows_ ? rows_->Sync() : Status();
-  if (synced_.ok() && curves_) synced_ = curves_->Sync();
+  rows_synced_ = rows_ ? rows_->Sync() : Status();
+  curves_synced_ = curves_ ? curves_->Sync() : Status();
+}
+
+/// Somebody may have removed the file of rows, or put another in its place.
+void StepLog::KeepPlaceOfRows(uint64_t step) {
+  if (!rows_ || rows_->IsAt(run_, train::kMetricsName)) return;
+  Say(fmt::format("{} was removed or replaced while its run is training",
+                  run_.PathOf(train::kMetricsName)));
+  Result<train::MetricsWriter> rows = train::MetricsWriter::Resume(
+      run_, train::kMetricsName, step, RowOf(step), [this](const std::string& line) { Say(line); });
+  rows_.reset();
+  if (rows.ok()) rows_ = *std::move(rows);
+  KeepRows(rows.status());
 }
 
 void StepLog::AfterCommit(const zero::Session& session, const Status& made) {
   const uint64_t step = session.state().step;
   if (made.ok()) {
     NoteDoubt(session);  // a step that was dropped meanwhile may have reported its loss
-    if (!synced_.ok()) Say(synced_.error().message);
+    SayOnce(rows_synced_, &rows_sync_fails_);
+    SayOnce(curves_synced_, &curves_sync_fails_);
+    KeepPlaceOfRows(row_ ? row_->step : step);
     return;
   }
   if (made.error().code != ErrorCode::kNumeric) return;

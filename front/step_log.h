@@ -48,9 +48,11 @@ class StepLog {
  public:
   /// Where a training begins.
   struct Beginning {
-    bool resumes = false;                  ///< from a commit
-    uint64_t step = 0;                     ///< of that
-    std::string row;                       ///< of that; empty: it has none
+    bool resumes = false;  ///< from a commit
+    uint64_t step = 0;     ///< of that
+    std::string row;       ///< of that; empty: it has none
+    /// That the steps up to it took; none: each took as many as the next ones take.
+    std::optional<uint64_t> samples;
     std::optional<std::string> rows_from;  ///< see RunInfo
   };
 
@@ -77,6 +79,8 @@ class StepLog {
   /// The row of the last step, for a commit of that; empty if there is none. A step has it also if
   /// the file cannot have it, and names the steps before it whose rows that lacks.
   std::string RowOf(uint64_t step) const;
+  /// The samples that the steps up to this one took.
+  uint64_t SamplesAt(uint64_t step) const;
   /// Makes durable what was written, on the thread that makes a commit.
   void Sync();
   /// Takes whether the commit that Sync was for was made.
@@ -116,6 +120,7 @@ class StepLog {
   Result<bool> CheckRows() const;
   Status TakeRows();
   Status TryBeginRows();
+  void KeepPlaceOfRows(uint64_t step);
   zero::StepFigures Watched(const zero::StepFigures& all) const;
   void Watch(const zero::Session& session, const zero::StepFigures& figures,
              const train::StepRow& row, double loss_scale);
@@ -140,10 +145,13 @@ class StepLog {
   bool off_ = false;       ///< rows cannot be written
   bool rows_fail_ = false;
   bool curves_fail_ = false;
+  bool rows_sync_fails_ = false;
+  bool curves_sync_fails_ = false;
   bool failed_ = false;
   Moment begin_;  ///< of the step under way
   std::optional<train::StepRow> row_;
-  Status synced_;
+  Status rows_synced_;
+  Status curves_synced_;
   std::deque<std::string> notices_;
 };
 

@@ -148,6 +148,7 @@ Status TrainingRun::LogSteps(Training& training) {
   if (const std::optional<std::string>& text = training.continued()) {
     beginning.resumes = true;
     beginning.row = train::RowOfCommit(*text);
+    beginning.samples = SamplesOfCommit(*text);
   }
   PENSTOCK_ASSIGN(
       std::unique_ptr<StepLog> log,
@@ -181,7 +182,8 @@ Status TrainingRun::Note(Training& training) {
 
 Status TrainingRun::BeginCommit(Training& training, std::string caller) {
   PENSTOCK_ASSIGN(CommitText commit,
-                  MakeCommitText(identity_, std::move(caller), training.RowToCommit()));
+                  MakeCommitText(identity_, std::move(caller), training.RowToCommit(),
+                                 training.SamplesToCommit()));
   PENSTOCK_TRY(FinishCommit(training));
   return training.BeginCommit(std::move(commit.text), std::move(commit.caller_file));
 }

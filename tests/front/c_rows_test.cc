@@ -523,6 +523,76 @@ TEST_F(CRowsTest, CurvesTakeALossThatIsNotedAndWithoutOneHaveTheLearningRateAlon
   EXPECT_FALSE(fs::exists(run_ + "/metrics.jsonl"));
 }
 
+TEST_F(CRowsTest, AResumeWithAnotherBatchKeepsTheLinesOfTheCommittedSteps) {
+  for (const std::optional<double> loss : {std::optional(1.0), std::optional<double>()}) {
+    json changes = Curves();
+    for (const int batch : {8, 2, 4}) {
+      changes["train_micro_batch_size_per_gpu"] = batch;
+      RowTraining training = Train(json::object(), changes);
+      for (int i = 0; i < 2; ++i) training.Step(loss);
+      training.Commit();
+    }
+    EXPECT_EQ(Curve("lr"),
+              "step,lr\r\n8,0.01\r\n16,0.01\r\n18,0.01\r\n20,0.01\r\n24,0.01\r\n"
+              "28,0.01\r\n");
+    if (loss) {
+      EXPECT_EQ(Rows().back()["samples"], 28);
+    }
+    for (const std::string& used : {run_, drive_, root_ + "/job"}) fs::remove_all(used);
+    fs::create_directory(drive_);
+  }
+}
+
+TEST_F(CRowsTest, CurvesBehindASnapshotHaveTheLinesOfItsSteps) {
+  const std::string kept = run_ + "/snapshots/kept";
+  {
+    RowTraining training = Train(json::object(), Curves());
+    training.Step(4);
+    training.Commit();
+    training.Snapshot("first");
+    for (const double loss : {3.0, 2.0}) training.Step(loss, 0.02);
+    training.Commit();
+    training.Snapshot("kept");
+  }
+  {
+    RowTraining training = Train({{"snapshot", run_ + "/snapshots/first"}}, Curves());
+    for (int i = 0; i < 4; ++i) training.Step(1000);
+    training.Commit();
+  }
+  RowTraining training = Train({{"snapshot", kept}}, Curves());
+  EXPECT_EQ(Curve("train_loss"), "step,train_loss\r\n1,4\r\n2,3\r\n3,2\r\n");
+  EXPECT_EQ(Curve("lr"), "step,lr\r\n1,0.01\r\n2,0.02\r\n3,0.02\r\n");
+  training.Step(1);
+  EXPECT_EQ(Curve("train_loss"), "step,train_loss\r\n1,4\r\n2,3\r\n3,2\r\n4,1\r\n");
+}
+
+TEST_F(CRowsTest, AFileOfRowsThatIsRemovedWhileTheRunTrainsIsBegunAnew) {
+  RowTraining training = Train();
+  for (int i = 0; i < 2; ++i) training.Step(1);
+  fs::remove(run_ + "/metrics.jsonl");
+  training.Step(0.5);
+  training.Commit();
+  EXPECT_THAT(training.Notices(),
+              ElementsAre(HasSubstr("was removed or replaced"), HasSubstr("steps 1 to 2")));
+  training.Step(0.25);
+  training.Commit();
+  EXPECT_THAT(training.Notices(), IsEmpty());
+  EXPECT_THAT(Steps(), ElementsAre(3, 4));
+  training.Snapshot("kept");
+  EXPECT_THAT(Steps(run_ + "/snapshots/kept"), ElementsAre(3, 4));
+}
+
+TEST_F(CRowsTest, TheFirstRowBehindStepsWithoutOneSaysThatThereIsNoneBeforeIt) {
+  for (const std::optional<double> loss : {std::optional<double>(), std::optional(1.0)}) {
+    RowTraining training = Train();
+    training.Step(loss);
+    training.Commit();
+  }
+  const RowTraining training = Train();
+  ASSERT_THAT(Steps(), ElementsAre(2));
+  EXPECT_EQ(Rows()[0]["previous_row"], 0);
+}
+
 TEST_F(CRowsTest, CurvesGoWithARunThatHasNoCommit) {
   InKilledProcess([&] {
     auto* const training = new RowTraining(InRun(), kHomes[3], drive_, json::object(), Curves());
