@@ -7,6 +7,7 @@
 #include "base/strict_json.h"
 #include "front/raw_json.h"
 #include "offload/caller_file.h"
+#include "run/committed_run.h"
 
 namespace penstock::front {
 namespace {
@@ -74,15 +75,16 @@ Result<std::string> OlderCallersPart(const json& text, const Identity& identity,
 }  // namespace
 
 Result<CommitText> MakeCommitText(const Identity& identity, std::string caller,
-                                  const std::string& row) {
+                                  const std::string& row, const std::optional<uint64_t>& samples) {
   if (caller.size() > offload::kMaxCallerFile.value) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "the text of the commit has {} bytes, and at most {} fit; keep less in it",
                      caller.size(), offload::kMaxCallerFile.value);
   }
   PENSTOCK_TRY(CheckJsonObject(caller, "the text of the commit", ErrorCode::kInvalidArgument));
-  const std::string before =
+  std::string before =
       fmt::format(R"("run":{}{}{})", identity.keys, row.empty() ? "" : R"(,"row":)", row);
+  if (samples) before += fmt::format(R"(,"{}":{})", train::kConsumedSamples, *samples);
   if (caller.size() <= kMaxCallerInText.value) {
     return CommitText{.text = fmt::format(R"({{{},"caller":{}}})", before, caller),
                       .caller_file = {}};
@@ -92,6 +94,13 @@ Result<CommitText> MakeCommitText(const Identity& identity, std::string caller,
                     .caller_file = {}};
   commit.caller_file = std::move(caller);
   return commit;
+}
+
+std::optional<uint64_t> SamplesOfCommit(const std::string& text) {
+  const json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto samples = parsed.is_object() ? parsed.find(train::kConsumedSamples) : parsed.end();
+  if (samples == parsed.end() || !samples->is_number_unsigned()) return std::nullopt;
+  return samples->get<uint64_t>();
 }
 
 Result<std::string> CallersPart(const std::string& text, const Identity& identity,

@@ -4,7 +4,9 @@
 // Threads: any.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
@@ -27,9 +29,13 @@ struct CommitText {
 };
 
 /// Returns the text of a commit. `row`: of its step, as in metrics.jsonl; empty if it has none.
-/// Errors: kInvalidArgument if `caller` is no JSON object, or too long.
+/// `samples`: that the steps up to it took. Errors: kInvalidArgument if `caller` is no JSON object,
+/// or too long.
 Result<CommitText> MakeCommitText(const Identity& identity, std::string caller,
-                                  const std::string& row);
+                                  const std::string& row,
+                                  const std::optional<uint64_t>& samples = {});
+/// Returns the samples that a commit's text has, if it has them.
+std::optional<uint64_t> SamplesOfCommit(const std::string& text);
 
 /// Returns the caller's part of a commit's text, also of the package's older format. `run`: for
 /// messages. `read_file` returns the content of the commit's caller's file. Errors: kCorruption if

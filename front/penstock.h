@@ -110,7 +110,7 @@ typedef struct penstock_outcome {
   uint64_t step;            /* counts all steps, from 1 */
   uint64_t optimizer_steps; /* those that were not skipped: the rule's t */
   double grad_norm;         /* without the loss scale, before clipping; may be non-finite */
-  int32_t skipped;          /* 1: a gradient was not finite, and nothing changed */
+  int32_t skipped;          /* 1: loss or gradient was not finite, and nothing changed */
   uint32_t notices;         /* how many lines penstock_step_notices has */
 } penstock_outcome;
 
@@ -329,7 +329,8 @@ PENSTOCK_API int penstock_reference_update(const char* config, const penstock_gr
 PENSTOCK_API int penstock_block_sums(const void* values, int dtype, uint64_t count, double* sums,
                                      int* finite);
 /* Writes a checksum of a sample of each of `count` pieces of host memory, `bytes` long: 64 words
- * spread over it. Where two differ, the memory was written; where they do not, most of it was not. */
+ * spread over it. Where two differ, the memory was written; where they do not, most of it was not.
+ */
 PENSTOCK_API int penstock_fingerprints(const void* const* memory, const uint64_t* bytes,
                                        uint32_t count, uint64_t* fingerprints);
 

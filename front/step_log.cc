@@ -7,7 +7,10 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "run/commit_rows.h"
+#include "run/made_files.h"
 #include "run/observers/watched_run.h"
+#include "run/row_reader.h"
 #include "run/rows/numerics_files.h"
 #include "run/run_folder.h"
 
@@ -55,11 +58,6 @@ bool HasFileOfRows(const Folder& folder) {
   return rows.ok() && *rows;
 }
 
-bool HasFileOfRows(const std::string& path) {
-  const Result<Folder> folder = Folder::Open(path);
-  return folder.ok() && HasFileOfRows(*folder);
-}
-
 /// 1 if there is no row.
 double LossScaleIn(const std::string& row) {
   const nlohmann::json json = nlohmann::json::parse(row, nullptr, /*allow_exceptions=*/false);
@@ -83,38 +81,58 @@ train::WatchedRun WatchedOf(const config::Config& config, const zero::Session& s
 
 Result<std::unique_ptr<StepLog>> StepLog::Open(const Folder& run, const zero::Session& session,
                                                const config::Config& config, bool scales_loss,
-                                               Beginning beginning, std::function<void()> owns) {
+                                               Beginning beginning, Makes makes) {
   std::unique_ptr<StepLog> log(new StepLog(run, config, scales_loss, std::move(beginning),
-                                           std::move(owns), session.state_uuid()));
+                                           std::move(makes), session.state_uuid()));
   log->watched_ = WatchedOf(config, session, scales_loss);
   log->tensors_ = log->watched_.elements.size();
   log->trained_ = Trained(session.layout().model);
   KeepOnly(log->trained_, &log->watched_.facts.tensors);
   KeepOnly(log->trained_, &log->watched_.elements);
-  PENSTOCK_TRY(log->OpenCurves(config));
+  log->had_rows_ = log->MayHaveRows();
+  if (log->beginning_.rows_from) log->KeepRows(log->TakeRows());
   if (log->MayHaveRows()) log->BeginRows(LossScaleIn(log->beginning_.row));
+  PENSTOCK_TRY(log->OpenCurves(config));
   log->begin_ = Now(session);
   return log;
 }
 
-/// Of the times of a step that a caller computes only the whole is known.
+/// Of the times of a step that a caller computes only the whole is known. Behind the commit of a
+/// snapshot the lines are those of its rows, as the files may have those of steps that were given
+/// up.
 Status StepLog::OpenCurves(config::Config config) {
   if (!config.csv_monitor) return {};
   config.wall_clock_breakdown = false;
   if (!beginning_.resumes) {
+    PENSTOCK_TRY(train::CsvMonitor::CheckFree(config));
+    PENSTOCK_ASSIGN(const std::vector<std::string> paths, train::CsvMonitor::PathsOf(config));
+    PENSTOCK_TRY(makes_(paths));
     PENSTOCK_ASSIGN(curves_, train::CsvMonitor::Create(config));
     return {};
   }
-  PENSTOCK_ASSIGN(curves_, train::CsvMonitor::Resume(
-                               config, {.samples = beginning_.step * batch_, .row = beginning_.row},
-                               [this](const std::string& line) { Say(line); }));
+  std::vector<std::string> rows;
+  if (beginning_.rows_from && rows_) {
+    PENSTOCK_TRY(train::ForEachRow(
+        run_, [&rows](uint64_t, const nlohmann::json& row) { rows.push_back(row.dump()); }));
+    if (rows.size() != beginning_.step) rows.clear();  // steps without a row have lines, too
+  }
+  PENSTOCK_ASSIGN(
+      curves_,
+      train::CsvMonitor::Resume(
+          config, {.samples = SamplesAt(beginning_.step), .row = beginning_.row, .rows = rows},
+          [this](const std::string& line) { Say(line); }));
   return {};
 }
 
-/// Whether there are rows of earlier steps, here or in the snapshot.
+/// Whether there are rows of earlier steps.
 bool StepLog::MayHaveRows() const {
-  return !beginning_.row.empty() || HasFileOfRows(run_) ||
-         (beginning_.snapshot && HasFileOfRows(*beginning_.snapshot));
+  return beginning_.resumes && (!beginning_.row.empty() || HasFileOfRows(run_));
+}
+
+Status StepLog::TakeRows() {
+  PENSTOCK_TRY(CheckRows().status());
+  return train::TakeRows(run_, *beginning_.rows_from, beginning_.step,
+                         [this](const std::string& line) { Say(line); });
 }
 
 /// A caller that scales its loss is taken to change the scale as steps overflow, as GradScaler
@@ -122,48 +140,46 @@ bool StepLog::MayHaveRows() const {
 void StepLog::BeginRows(double loss_scale) {
   if (rows_ || off_) return;
   if (!scales_loss_ && loss_scale != 1) watched_.facts.dynamic_loss_scale = true;
-  const Status begun = TryBeginRows();
-  if (begun.ok()) return;
+  KeepRows(TryBeginRows());
+}
+
+void StepLog::KeepRows(const Status& can_be_written) {
+  if (can_be_written.ok()) return;
   off_ = true;
   Say(fmt::format("{}; rows of steps and findings about their numbers are not written",
-                  begun.error().message));
+                  can_be_written.error().message));
+}
+
+/// Returns whether there is a file of rows. Errors: kInvalidArgument if it is none of rows.
+Result<bool> StepLog::CheckRows() const {
+  PENSTOCK_ASSIGN(const bool there, train::HasRows(run_));
+  if (!there) return false;
+  PENSTOCK_ASSIGN(const bool rows, train::MetricsWriter::HoldsRows(run_, train::kMetricsName));
+  if (rows) return true;
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "{} does not begin with a row of a run; move it away",
+                   run_.PathOf(train::kMetricsName));
 }
 
 Status StepLog::TryBeginRows() {
-  PENSTOCK_ASSIGN(bool there, train::HasRows(run_));
-  if (there) {
-    PENSTOCK_ASSIGN(const bool rows, train::MetricsWriter::HoldsRows(run_, train::kMetricsName));
-    if (!rows) {
-      return MakeError(ErrorCode::kInvalidArgument,
-                       "{} does not begin with a row of a run; move it away",
-                       run_.PathOf(train::kMetricsName));
-    }
+  PENSTOCK_ASSIGN(const bool there, CheckRows());
+  if (there && !beginning_.resumes) {
+    return MakeError(ErrorCode::kInvalidArgument, "{} was there before this run; move it away",
+                     run_.PathOf(train::kMetricsName));
   }
+  if (!had_rows_) PENSTOCK_TRY(train::NumericsWriter::Create(run_).status());
+  if (!beginning_.resumes) PENSTOCK_TRY(makes_(train::NamesOfRows()));
   const Notify say = [this](const std::string& line) { Say(line); };
-  const bool resumes = there || beginning_.resumes;
-  if (!resumes) PENSTOCK_TRY(train::NumericsWriter::Create(run_).status());
-  PENSTOCK_TRY(TakeSnapshotsRows());
-  PENSTOCK_ASSIGN(there, train::HasRows(run_));
   const uint64_t step = beginning_.step;
   Result<train::MetricsWriter> rows =
       there || !beginning_.row.empty()
           ? train::MetricsWriter::Resume(run_, train::kMetricsName, step, beginning_.row, say)
           : train::MetricsWriter::Create(run_, train::kMetricsName);
   PENSTOCK_TRY(rows.status());
-  owns_();
   PENSTOCK_ASSIGN(watch_, train::RunWatch::Begin(
-                              run_, watched_, resumes ? std::optional(step) : std::nullopt, say));
+                              run_, watched_, had_rows_ ? std::optional(step) : std::nullopt, say));
   rows_ = *std::move(rows);
   return {};
-}
-
-/// The rows of a snapshot take the place of those that the run had. One without rows is of an older
-/// version, or its steps reported no loss: then the run's own are cut.
-Status StepLog::TakeSnapshotsRows() const {
-  if (!beginning_.snapshot) return {};
-  PENSTOCK_ASSIGN(const Folder snapshot, Folder::Open(*beginning_.snapshot));
-  PENSTOCK_ASSIGN(const bool has_rows, train::HasRows(snapshot));
-  return has_rows ? train::CopyRows(snapshot, run_, beginning_.step) : Status();
 }
 
 StepLog::Moment StepLog::Now(const zero::Session& session) {
@@ -197,7 +213,7 @@ void StepLog::AfterStep(const zero::Session& session, const zero::StepOutcome& o
                         const StepSayings& said) {
   row_.reset();
   if (losses.reported) BeginRows(said.loss_scale);
-  const bool has_row = losses.reported && rows_;
+  const bool has_row = losses.reported.has_value();
   if (!has_row && !curves_) return;
   const std::optional<double> loss = losses.reported ? losses.reported : losses.noted;
   const Moment now = Now(session);
@@ -209,16 +225,16 @@ void StepLog::AfterStep(const zero::Session& session, const zero::StepOutcome& o
   row.lr = said.lr;
   row.loss_scale = scales_loss_ ? outcome.loss_scale : said.loss_scale;
   row.skipped = outcome.skipped;
-  row.samples = outcome.step * batch_;
+  row.samples = SamplesAt(outcome.step);
   row.step_s = std::chrono::duration<double>(now.at - begin_.at).count();
   row.host_peak_bytes = session.host_peak().value;
   row.nvme_read_bytes = now.read_bytes - begin_.read_bytes;
   row.nvme_write_bytes = now.write_bytes - begin_.write_bytes;
-  if (has_row) Watch(session, Watched(figures), row, said.loss_scale);
+  if (has_row && watch_ != nullptr) Watch(session, Watched(figures), row, said.loss_scale);
   if (curves_) SayOnce(curves_->Append(row, *row.samples), &curves_fail_);
   if (has_row) {
-    const Status written = rows_->Append(row);
-    SayOnce(written, &rows_fail_);
+    if (rows_) SayOnce(rows_->Append(row), &rows_fail_);
+    if (!rows_) row.previous_row = beginning_.step;
     row_ = std::move(row);
   }
   begin_ = now;
@@ -242,19 +258,39 @@ void StepLog::Watch(const zero::Session& session, const zero::StepFigures& figur
 }
 
 std::string StepLog::RowOf(uint64_t step) const {
+  if (step == beginning_.step) return beginning_.row;
   return row_ && row_->step == step ? train::ToJson(*row_) : std::string();
 }
 
+uint64_t StepLog::SamplesAt(uint64_t step) const {
+  const uint64_t before = beginning_.samples.value_or(beginning_.step * batch_);
+  return before + (step - beginning_.step) * batch_;
+}
+
 void StepLog::Sync() {
-  synced_ = rows_ ? rows_->Sync() : Status();
-  if (synced_.ok() && curves_) synced_ = curves_->Sync();
+  rows_synced_ = rows_ ? rows_->Sync() : Status();
+  curves_synced_ = curves_ ? curves_->Sync() : Status();
+}
+
+/// Somebody may have removed the file of rows, or put another in its place.
+void StepLog::KeepPlaceOfRows(uint64_t step) {
+  if (!rows_ || rows_->IsAt(run_, train::kMetricsName)) return;
+  Say(fmt::format("{} was removed or replaced while its run is training",
+                  run_.PathOf(train::kMetricsName)));
+  Result<train::MetricsWriter> rows = train::MetricsWriter::Resume(
+      run_, train::kMetricsName, step, RowOf(step), [this](const std::string& line) { Say(line); });
+  rows_.reset();
+  if (rows.ok()) rows_ = *std::move(rows);
+  KeepRows(rows.status());
 }
 
 void StepLog::AfterCommit(const zero::Session& session, const Status& made) {
   const uint64_t step = session.state().step;
   if (made.ok()) {
     NoteDoubt(session);  // a step that was dropped meanwhile may have reported its loss
-    if (!synced_.ok()) Say(synced_.error().message);
+    SayOnce(rows_synced_, &rows_sync_fails_);
+    SayOnce(curves_synced_, &curves_sync_fails_);
+    KeepPlaceOfRows(row_ ? row_->step : step);
     return;
   }
   if (made.error().code != ErrorCode::kNumeric) return;

@@ -51,16 +51,19 @@ class StepLog {
     bool resumes = false;  ///< from a commit
     uint64_t step = 0;     ///< of that
     std::string row;       ///< of that; empty: it has none
-    /// The folder of the snapshot, or of another run, whose commit it is.
-    std::optional<std::string> snapshot;
+    /// That the steps up to it took; none: each took as many as the next ones take.
+    std::optional<uint64_t> samples;
+    std::optional<std::string> rows_from;  ///< see RunInfo
   };
 
+  using Makes = std::function<Status(const std::vector<std::string>& files)>;
+
   /// Opens the log of a training, in the run's folder, which outlives it. Cuts the files back to
-  /// the commit, and opens those of csv_monitor. `owns` is called when the first rows are written.
-  /// Errors: of CsvMonitor.
+  /// the commit, and opens those of csv_monitor. A new run says by `makes` which files it is
+  /// about to make. Errors: of CsvMonitor; of `makes`.
   static Result<std::unique_ptr<StepLog>> Open(const Folder& run, const zero::Session& session,
                                                const config::Config& config, bool scales_loss,
-                                               Beginning beginning, std::function<void()> owns);
+                                               Beginning beginning, Makes makes);
 
   /// Takes the loss that a step reported which has ended, was dropped or has failed; before
   /// AfterStep, as a killed process can note nothing.
@@ -71,8 +74,13 @@ class StepLog {
   void AfterStep(const zero::Session& session, const zero::StepOutcome& outcome,
                  const zero::StepFigures& figures, const StepLosses& losses,
                  const StepSayings& said);
-  /// The row of the last step, for a commit of that; empty if there is none.
+  /// Whether rows cannot be written; then the run's file may have those of other steps.
+  bool rows_are_off() const { return off_; }
+  /// The row of the last step, for a commit of that; empty if there is none. A step has it also if
+  /// the file cannot have it, and names the steps before it whose rows that lacks.
   std::string RowOf(uint64_t step) const;
+  /// The samples that the steps up to this one took.
+  uint64_t SamplesAt(uint64_t step) const;
   /// Makes durable what was written, on the thread that makes a commit.
   void Sync();
   /// Takes whether the commit that Sync was for was made.
@@ -96,19 +104,23 @@ class StepLog {
   };
 
   StepLog(const Folder& run, const config::Config& config, bool scales_loss, Beginning beginning,
-          std::function<void()> owns, const std::string& state_uuid)
+          Makes makes, const std::string& state_uuid)
       : run_(run),
         batch_(config.train_batch_size),
         scales_loss_(scales_loss),
         beginning_(std::move(beginning)),
-        owns_(std::move(owns)),
+        makes_(std::move(makes)),
         doubt_(run, state_uuid, [this](const std::string& line) { Say(line); }) {}
   Status OpenCurves(config::Config config);
   void NoteDoubt(const zero::Session& session);
   bool MayHaveRows() const;
   void BeginRows(double loss_scale);
+  /// Turns rows off, and says why, unless they can be written.
+  void KeepRows(const Status& can_be_written);
+  Result<bool> CheckRows() const;
+  Status TakeRows();
   Status TryBeginRows();
-  Status TakeSnapshotsRows() const;
+  void KeepPlaceOfRows(uint64_t step);
   zero::StepFigures Watched(const zero::StepFigures& all) const;
   void Watch(const zero::Session& session, const zero::StepFigures& figures,
              const train::StepRow& row, double loss_scale);
@@ -120,7 +132,7 @@ class StepLog {
   const uint64_t batch_;    ///< samples of a step
   const bool scales_loss_;  ///< the engine keeps the loss scale
   const Beginning beginning_;
-  const std::function<void()> owns_;
+  const Makes makes_;
   train::WatchedRun watched_;    ///< until watch_ is made
   std::vector<size_t> trained_;  ///< the tensors that are watched
   size_t tensors_ = 0;           ///< of the model
@@ -129,13 +141,17 @@ class StepLog {
   std::unique_ptr<train::RunWatch> watch_;
   train::DoubtNotes doubt_;
   bool last_loss_is_finite_ = true;
-  bool off_ = false;  ///< rows cannot be written
+  bool had_rows_ = false;  ///< of earlier steps; then the files of findings are the run's
+  bool off_ = false;       ///< rows cannot be written
   bool rows_fail_ = false;
   bool curves_fail_ = false;
+  bool rows_sync_fails_ = false;
+  bool curves_sync_fails_ = false;
   bool failed_ = false;
   Moment begin_;  ///< of the step under way
   std::optional<train::StepRow> row_;
-  Status synced_;
+  Status rows_synced_;
+  Status curves_synced_;
   std::deque<std::string> notices_;
 };
 

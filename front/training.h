@@ -99,6 +99,10 @@ class Training {
   std::string RowToCommit() const {
     return log_ == nullptr ? std::string() : log_->RowOf(counts().step);
   }
+  /// The samples that its steps took, as far as the log knows them.
+  std::optional<uint64_t> SamplesToCommit() const {
+    return log_ == nullptr ? std::optional<uint64_t>() : log_->SamplesAt(counts().step);
+  }
   /// How many lines for the user the log has, and the lines, each of which is returned once.
   size_t step_notices() const { return log_ == nullptr ? 0 : log_->notices(); }
   std::vector<std::string> TakeStepNotices() {

@@ -29,6 +29,14 @@ Result<train::StateFiles> FilesIn(const std::string& folder) {
   return MakeError(ErrorCode::kInvalidArgument, "{} has no commit; name another snapshot", folder);
 }
 
+/// RunInfo::rows_from of a run at `run` that resumes from a snapshot.
+Result<std::string> RowsFrom(const std::string& snapshot, const std::string& run) {
+  PENSTOCK_ASSIGN(std::string path, CanonicalPath(snapshot));
+  const auto [around, name] = SplitPath(path);
+  const bool is_own = around == run + "/snapshots" && train::CheckSnapshotName(name).ok();
+  return is_own ? name : std::move(path);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<TrainingRun>> TrainingRun::Open(const std::string& options,
@@ -43,10 +51,11 @@ Result<Plan> TrainingRun::PlanOf(const std::string& config, const std::string& m
                                  const std::string& options) {
   PENSTOCK_ASSIGN(const TrainingInRun own, ParseTrainingInRun(options));
   identity_ = own.identity;
-  snapshot_ = own.snapshot;
+  rows_from_.reset();
   std::optional<train::StateFiles> from = run_.info().state;
   if (own.snapshot) {
     PENSTOCK_ASSIGN(from, FilesIn(*own.snapshot));
+    PENSTOCK_ASSIGN(rows_from_, RowsFrom(*own.snapshot, run_.path()));
   }
   if (from) PENSTOCK_TRY(train::CheckIsThere(*from, own.snapshot.value_or(run_.path())));
   const std::optional<std::vector<std::string>> in_place =
@@ -56,6 +65,7 @@ Result<Plan> TrainingRun::PlanOf(const std::string& config, const std::string& m
                            WithPlaces(own.rest, in_place ? *in_place : run_.state_folders(),
                                       from ? from->all() : std::vector<std::string>())));
   // Before anything is made.
+  if (!from) PENSTOCK_TRY(run_.RemoveMadeFiles());
   if (!from) PENSTOCK_TRY(train::CsvMonitor::CheckFree(plan.engine.config));
   plan.in_new_files = !in_place;
   uuid_before_ = run_.info().state ? run_.info().state->uuid : std::string();
@@ -120,6 +130,11 @@ Status TrainingRun::WatchRun(Training& training) {
   return {};
 }
 
+/// Our own writes replace the file. A file that another program wrote does not count as ours.
+Status TrainingRun::WatchOwnWrites(Training& training) {
+  return run_.writes() == watched_ ? Status() : WatchRun(training);
+}
+
 /// The commit in doubt is erased, or its state is no longer the run's; or no other is whole, and
 /// the next losses decide on it.
 Status TrainingRun::RemoveDoubt() {
@@ -129,18 +144,29 @@ Status TrainingRun::RemoveDoubt() {
 
 /// Has the folder hold what the steps come to.
 Status TrainingRun::LogSteps(Training& training) {
-  StepLog::Beginning beginning{.step = training.counts().step, .snapshot = snapshot_};
+  StepLog::Beginning beginning{.step = training.counts().step, .rows_from = run_.info().rows_from};
   if (const std::optional<std::string>& text = training.continued()) {
     beginning.resumes = true;
     beginning.row = train::RowOfCommit(*text);
+    beginning.samples = SamplesOfCommit(*text);
   }
   PENSTOCK_ASSIGN(
       std::unique_ptr<StepLog> log,
       StepLog::Open(run_.folder(), training.session(), training.config(), training.scales_loss(),
-                    std::move(beginning), [this] { run_.OwnRows(); }));
+                    std::move(beginning), [this, &training](const auto& files) -> Status {
+                      PENSTOCK_TRY(run_.NoteMadeFiles(files));
+                      return WatchOwnWrites(training);
+                    }));
+  if (!log->rows_are_off()) PENSTOCK_TRY(NoteRowsTaken(training));
   training.Log(std::move(log));
   training.AnswerBy(std::make_unique<SnapshotAnswers>(run_.folder(), training.config().durable));
   return {};
+}
+
+/// Rows that could not be taken are taken by the next resume.
+Status TrainingRun::NoteRowsTaken(Training& training) {
+  PENSTOCK_TRY(run_.NoteRowsTaken());
+  return WatchOwnWrites(training);
 }
 
 Status TrainingRun::NoteCommit(Training& training) {
@@ -149,15 +175,15 @@ Status TrainingRun::NoteCommit(Training& training) {
 
 /// Names the state of a training with a durable commit in run.json.
 Status TrainingRun::Note(Training& training) {
-  Status noted = run_.NoteCommit(FilesOf(training));
-  // Our own writes replace the file. A file that another program wrote does not count as ours.
-  if (run_.writes() != watched_) PENSTOCK_TRY(WatchRun(training));
+  Status noted = run_.NoteCommit(FilesOf(training), rows_from_);
+  PENSTOCK_TRY(WatchOwnWrites(training));
   return noted;
 }
 
 Status TrainingRun::BeginCommit(Training& training, std::string caller) {
   PENSTOCK_ASSIGN(CommitText commit,
-                  MakeCommitText(identity_, std::move(caller), training.RowToCommit()));
+                  MakeCommitText(identity_, std::move(caller), training.RowToCommit(),
+                                 training.SamplesToCommit()));
   PENSTOCK_TRY(FinishCommit(training));
   return training.BeginCommit(std::move(commit.text), std::move(commit.caller_file));
 }
@@ -186,7 +212,7 @@ Result<std::string> TrainingRun::CopyTo(Training& training, const offload::Whole
       train::CopyRun({run_.folder(), run_.info(), state}, target,
                      [this](const std::string& notice) { run_.AddNotice(notice); });
   run_.NoteCopying(std::nullopt);
-  if (run_.writes() != watched_) PENSTOCK_TRY(WatchRun(training));
+  PENSTOCK_TRY(WatchOwnWrites(training));
   if (!copied.ok()) return copied.error();
   return target;
 }

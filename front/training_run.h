@@ -61,12 +61,14 @@ class TrainingRun {
   Status Note(Training& training);
   Status RemoveDoubt();
   Status WatchRun(Training& training);
+  Status WatchOwnWrites(Training& training);
   Status LogSteps(Training& training);
+  Status NoteRowsTaken(Training& training);
 
   train::HeldRun run_;
   bool has_training_ = false;
   Identity identity_;
-  std::optional<std::string> snapshot_;  ///< the folder from whose commit the training resumes
+  std::optional<std::string> rows_from_;  ///< the snapshot from whose commit the training resumes
   std::optional<std::string> continued_;
   std::string uuid_before_;  ///< of the state that had the newest commit; empty: there is none
   uint64_t watched_ = 0;     ///< HeldRun::writes of the run.json that the training watches

@@ -14,8 +14,8 @@
 #include "offload/state_names.h"
 #include "offload/uuid.h"
 #include "run/leftovers.h"
+#include "run/made_files.h"
 #include "run/moved_run.h"
-#include "run/rows/numerics_files.h"
 #include "run/run_copy.h"
 #include "run/run_folder.h"
 #include "run/snapshot.h"
@@ -262,6 +262,9 @@ Status HeldRun::Resume(const RunRequest& request, RunInfo info) {
   places_ = {info.place, path()};
   const std::optional<std::string> original = OriginalOf(folder_, info);
   if (original) BecomeOwn(folder_, uuid, &info);
+  // The curves of a copy are the original's.
+  if (original) std::erase_if(info.made_files, [](const auto& file) { return file[0] == '/'; });
+  if (info.state) info.made_files.clear();
   if (info.run_uuid.empty()) info.run_uuid = uuid;
   // Files in its folder were copied with it.
   is_copy_ = original && !(info.state && LiesIn(*info.state, path()));
@@ -275,6 +278,7 @@ Status HeldRun::Resume(const RunRequest& request, RunInfo info) {
   RemoveUnfinishedSnapshots(folder_, info_.run_uuid,
                             [this](const std::string& notice) { AddNotice(notice); });
   RemoveUnfinishedCopy();
+  PENSTOCK_TRY(RemoveMadeFiles());
   return RemoveLeftovers();
 }
 
@@ -333,18 +337,43 @@ Status HeldRun::Announce(const StateFiles& state) {
   return Write(std::move(info));
 }
 
-Status HeldRun::NoteCommit(const StateFiles& state) {
+Status HeldRun::NoteCommit(const StateFiles& state, const std::optional<std::string>& rows_from) {
   if (!unsure_ && !unnoted_ && info_.state && info_.state->uuid == state.uuid) return {};
   RunInfo info = info_;
   info.state = state;
+  info.made_files.clear();
+  if (rows_from) info.rows_from = rows_from;
   TakeLeftovers(info_, folder_, is_copy_, &info);
   info.place = path();
   unnoted_ = state;
+  rows_of_unnoted_ = rows_from;
   PENSTOCK_TRY(Write(std::move(info)));
   unnoted_.reset();
   is_copy_ = false;
   NoteOwnerOf(state);
   return RemoveLeftovers();
+}
+
+Status HeldRun::NoteRowsTaken() {
+  if (!info_.rows_from) return {};
+  RunInfo info = info_;
+  info.rows_from.reset();
+  return Write(std::move(info));
+}
+
+Status HeldRun::NoteMadeFiles(const std::vector<std::string>& files) {
+  if (info_.state) return {};
+  RunInfo info = info_;
+  info.made_files.insert(info.made_files.end(), files.begin(), files.end());
+  return Write(std::move(info));
+}
+
+Status HeldRun::RemoveMadeFiles() {
+  if (info_.state || info_.made_files.empty()) return {};
+  PENSTOCK_TRY(train::RemoveMadeFiles(folder_, info_.made_files));
+  RunInfo info = info_;
+  info.made_files.clear();
+  return Write(std::move(info));
 }
 
 /// Takes back what a beginning that failed has made.
@@ -399,7 +428,7 @@ bool HeldRun::IsWhole() const { return watch_ && watch_->Check().ok(); }
 /// Has run.json name a commit that became durable and was not noted: the write failed, or the end
 /// of the training waited for the commit and told nobody.
 Status HeldRun::NoteLastCommit() {
-  if (unnoted_) return NoteCommit(StateFiles(*unnoted_));
+  if (unnoted_) return NoteCommit(StateFiles(*unnoted_), rows_of_unnoted_);
   RunInfo info = info_;
   PENSTOCK_TRY(TakeUnnamedCommit(&info));
   return info.state && !info_.state ? NoteCommit(*info.state) : Status();
@@ -421,12 +450,7 @@ Status HeldRun::Close() {
 /// The folder goes if nothing else is in it and it is the run's alone.
 Status HeldRun::RemoveRun() {
   watch_.reset();  // its file is removed, and has to be closed for that on NFS
-  if (has_rows_ || made_ || info_.temporary) {
-    for (const char* name : {kMetricsName, kReportsName, kHeadroomName, kBlackBoxName}) {
-      Status removed = folder_.RemoveFile(name);
-      if (!removed.ok() && removed.error().code != ErrorCode::kNotFound) return removed;
-    }
-  }
+  PENSTOCK_TRY(train::RemoveMadeFiles(folder_, info_.made_files));
   PENSTOCK_TRY(folder_.RemoveFile(kInfoName));
   PENSTOCK_TRY(folder_.RemoveFile(kLockName));
   if (!made_ && !info_.temporary) return {};

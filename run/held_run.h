@@ -60,8 +60,11 @@ class HeldRun {
   /// Names a state before its files are made.
   Status Announce(const StateFiles& state);
   /// Names the state that has the newest commit, and removes the one that it replaces. After an
-  /// error nothing is removed until a later call succeeds; Close tries once more.
-  Status NoteCommit(const StateFiles& state);
+  /// error nothing is removed until a later call succeeds; Close tries once more. `rows_from`: see
+  /// RunInfo, if the state is new.
+  Status NoteCommit(const StateFiles& state, const std::optional<std::string>& rows_from = {});
+  /// Notes that metrics.jsonl holds the rows of RunInfo::rows_from.
+  Status NoteRowsTaken();
   /// Says beside a state with a commit whose it is, where the run's folder is gone and NoteCommit
   /// can do nothing: then the next start there does not begin anew without a word.
   void NoteLost(const StateFiles& state) const;
@@ -75,9 +78,11 @@ class HeldRun {
 
   /// Returns a watch of the folder and of the run.json written last.
   Result<FolderWatch> Watch() const { return FolderWatch::Begin(folder_, {kInfoName}); }
-  /// Says that this process has written rows and findings into the folder: they go with a run that
-  /// ends without a commit. A file of the user's may have one of their names.
-  void OwnRows() { has_rows_ = true; }
+  /// Names files of rows and curves before they are made (run/made_files.h), which go with a run
+  /// that ends without a commit. One that has a commit keeps them.
+  Status NoteMadeFiles(const std::vector<std::string>& files);
+  /// Removes these files, if the run has no commit.
+  Status RemoveMadeFiles();
   /// Counts writes of run.json, also those that may have failed: a watch belongs to one of them.
   uint64_t writes() const { return writes_; }
 
@@ -111,10 +116,10 @@ class HeldRun {
   std::vector<std::string> places_;    ///< its places so far, from files beside its states
   std::set<std::string> announced_;    ///< states that this process has named
   bool made_ = false;                  ///< this process made the folder
-  bool has_rows_ = false;              ///< this process has written rows
   bool is_copy_ = false;               ///< info_.state is another run's, and may be read only
   bool unsure_ = false;                ///< run.json may hold info_ or its replacement
   std::optional<StateFiles> unnoted_;  ///< holds the newest commit; run.json may not name it
+  std::optional<std::string> rows_of_unnoted_;  ///< its RunInfo::rows_from
   std::optional<FolderWatch> watch_;
   uint64_t writes_ = 0;
   std::vector<std::string> notices_;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "offload/whole_commit.h"
+#include "run/commit_rows.h"
 #include "run/committed_run.h"
 #include "run/doubted_commit.h"
 #include "run/leftovers.h"
@@ -185,19 +186,9 @@ Result<std::optional<uint64_t>> DoubtOfAll(const ResumePoint& point, const Folde
 
 /// metrics.jsonl gets the rows of the snapshot that the state was moved back to, which is of
 /// `step`.
-Status TakeRows(RunInfo* info, uint64_t step, const RunFolder& folder, const Notify& notify) {
+Status CompleteRows(RunInfo* info, uint64_t step, const RunFolder& folder, const Notify& notify) {
   const std::optional<std::string> from = std::exchange(info->rows_from, std::nullopt);
-  if (!from) return {};
-  const Result<Folder> snapshot = OpenSnapshot(folder.folder(), *from);
-  if (snapshot.ok()) {
-    PENSTOCK_ASSIGN(const bool has_rows, HasRows(*snapshot));
-    if (has_rows) return CopyRows(*snapshot, folder.folder(), step);
-  }
-  notify(
-      fmt::format("the rows of the snapshot {} are gone: rows of steps before the commit may "
-                  "be missing",
-                  *from));
-  return {};
+  return from ? TakeRows(folder.folder(), *from, step, notify) : Status();
 }
 
 /// The end of a move. `runs`: the paths that the run has and had.
@@ -297,7 +288,7 @@ Status ReplaceState(ResumePoint& from, const RunFolder& folder, RunInfo info) {
   PENSTOCK_TRY(folder.WriteInfo(info));
   NoteOwner(*info.state, folder.folder(), from.notify);
   // While the snapshot's state is open, no process removes the snapshot.
-  PENSTOCK_TRY(TakeRows(&info, from.train.step, folder, from.notify));
+  PENSTOCK_TRY(CompleteRows(&info, from.train.step, folder, from.notify));
   from.state.reset();
   return RemoveMoved(&info, folder, runs, from.notify);
 }
@@ -318,7 +309,7 @@ Status CompleteEarlier(ResumePoint& from, const RunFolder& folder) {
     info.place = folder.path();
     if (info.state) NoteOwner(*info.state, folder.folder(), from.notify);
   }
-  PENSTOCK_TRY(TakeRows(&info, from.train.step, folder, from.notify));
+  PENSTOCK_TRY(CompleteRows(&info, from.train.step, folder, from.notify));
   return RemoveMoved(&info, folder, runs, from.notify);
 }
 

@@ -45,6 +45,7 @@ Status Fill(const CommitOfRun& commit, const Folder& folder, RunInfo own, const 
             const std::function<bool()>& stop_requested, const Notify& notify) {
   own.temporary = false;  // it stays when its run is removed
   own.rows_from.reset();
+  own.made_files.clear();
   own.copying.reset();
   own.state.reset();
   own.leftovers = {files};

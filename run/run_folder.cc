@@ -21,6 +21,7 @@
 #include "run/leftovers.h"
 #include "run/moved_run.h"
 #include "run/rows/numerics_files.h"
+#include "run/rows/put_aside.h"
 #include "run/snapshot.h"
 #include "run/snapshot_request.h"
 #include "run/state_owner.h"

@@ -67,6 +67,7 @@ Result<Json> ToJson(const RunInfo& info, const Folder& run) {
     json["leftovers"].push_back(std::move(files));
   }
   if (info.rows_from) json["rows_from"] = *info.rows_from;
+  if (!info.made_files.empty()) json["made_files"] = info.made_files;
   if (info.copying) json["copying"] = *info.copying;
   if (info.automatic) json["automatic"] = *info.automatic;
   for (const RunChange& change : info.changes) json["changes"].push_back(ToJson(change));
@@ -91,8 +92,8 @@ Result<RunTraining> CurrentTraining(const JsonFields& fields, RunKind kind) {
 
 Result<RunInfo> ParseCurrent(const JsonFields& fields, const Folder& run) {
   PENSTOCK_TRY(fields.CheckKeys({"version", "program", "kind", "run_uuid", "place", "temporary",
-                                 "state", "leftovers", "rows_from", "copying", "automatic",
-                                 "changes", "skip_steps", "training"}));
+                                 "state", "leftovers", "rows_from", "made_files", "copying",
+                                 "automatic", "changes", "skip_steps", "training"}));
   RunInfo info;
   PENSTOCK_ASSIGN(info.program, fields.Text("program"));
   PENSTOCK_ASSIGN(const std::string kind, fields.Text("kind"));

@@ -63,8 +63,11 @@ struct RunInfo {
   /// States without a commit of this run, which are being made or moved, or could not be removed:
   /// their existing files have to be removed.
   std::vector<StateFiles> leftovers;
-  /// The snapshot that the state was moved back to, until metrics.jsonl holds its rows.
+  /// The snapshot that the state was moved back to, until metrics.jsonl holds its rows: its name,
+  /// or, in a run of the package, the absolute path of a folder elsewhere.
   std::optional<std::string> rows_from;
+  /// Before the first commit: the files of rows and curves that go with the run (run/made_files.h).
+  std::vector<std::string> made_files;
   /// Where a snapshot is being made that is a run of its own: an absolute path, without links.
   std::optional<std::string> copying;
   /// Of an automatic snapshot: which one it is of its run's, from 1.

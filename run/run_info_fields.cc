@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "run/made_files.h"
 #include "run/snapshot.h"
 
 namespace penstock::train {
@@ -35,8 +36,16 @@ Result<StepRange> SkipFrom(const JsonFields& fields, const Folder& run) {
 Status ReadNotes(const JsonFields& fields, const Folder& run, RunInfo* info) {
   if (fields.Has("rows_from")) {
     PENSTOCK_ASSIGN(info->rows_from, fields.Text("rows_from"));
-    const Status name = CheckSnapshotName(*info->rows_from);
+    const bool is_path =
+        info->kind != RunKind::kTrain && std::filesystem::path(*info->rows_from).is_absolute();
+    const Status name = is_path ? Status() : CheckSnapshotName(*info->rows_from);
     if (!name.ok()) return DamagedInfo(run, name.error().message);
+  }
+  if (fields.Has("made_files")) {
+    PENSTOCK_ASSIGN(info->made_files, fields.Texts("made_files"));
+    for (const std::string& file : info->made_files) {
+      if (!CanBeMade(file)) return DamagedInfo(run, fmt::format("no run makes \"{}\"", file));
+    }
   }
   if (fields.Has("copying")) {
     PENSTOCK_ASSIGN(info->copying, fields.Name("copying"));

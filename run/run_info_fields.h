@@ -10,8 +10,8 @@
 
 namespace penstock::train {
 
-/// Reads rows_from, copying, automatic, changes and skip_steps into `info`, as far as they are
-/// there. Errors: kCorruption.
+/// Reads rows_from, made_files, copying, automatic, changes and skip_steps into `info`, as far as
+/// they are there. Errors: kCorruption.
 Status ReadNotes(const JsonFields& fields, const Folder& run, RunInfo* info);
 /// Reads model, data, seed, sequence_length and device. Errors: kCorruption.
 Result<RunTraining> TrainingFrom(const JsonFields& fields);

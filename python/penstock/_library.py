@@ -452,10 +452,13 @@ class Engine:
         check(self._c.penstock_skip_step(self._handle, lr, loss_scale, ctypes.byref(outcome)))
         return self._ended(outcome)
 
+    def _log_notices(self) -> None:
+        for line in _text(self._c.penstock_step_notices, self._handle):
+            _log.warning("penstock: %s", line)
+
     def _ended(self, outcome: _Outcome) -> Outcome:
         if outcome.notices:
-            for line in _text(self._c.penstock_step_notices, self._handle):
-                _log.warning("penstock: %s", line)
+            self._log_notices()
         return Outcome(
             outcome.step, outcome.optimizer_steps, outcome.grad_norm, bool(outcome.skipped)
         )
@@ -472,6 +475,7 @@ class Engine:
 
     def finish_commit(self) -> None:
         check(self._c.penstock_finish_commit(self._handle))
+        self._log_notices()
 
     def snapshot(self, name: str) -> str:
         """Copies the last commit to a name within the run, or to a path; returns the folder."""

@@ -117,6 +117,7 @@ StepRow RowFrom(const nlohmann::json& json) {
   row.loss_scale = number("loss_scale").value_or(kNone);
   row.step_s = number("step_s").value_or(kNone);
   row.tokens = static_cast<uint64_t>(number("tokens").value_or(0));
+  if (const auto samples = number("samples")) row.samples = static_cast<uint64_t>(*samples);
   row.forward_s = number("forward_s");
   row.backward_s = number("backward_s");
   if (const std::optional<double> previous = number("previous_row")) {
@@ -132,6 +133,12 @@ std::optional<uint64_t> SamplesBefore(const CsvMonitor::Position& position, cons
   return position.samples - std::min(position.samples, row.tokens / position.sequence);
 }
 
+std::vector<StepRow> RowsFrom(const std::vector<std::string>& texts) {
+  std::vector<StepRow> rows;
+  for (const std::string& text : texts) rows.push_back(RowFrom(nlohmann::json::parse(text)));
+  return rows;
+}
+
 }  // namespace
 
 struct CsvMonitor::Curve {
@@ -140,6 +147,14 @@ struct CsvMonitor::Curve {
 
   std::string Line(const StepRow& row, uint64_t samples) const {
     return fmt::format("{},{}\r", samples, *value(row));
+  }
+
+  std::string FileOf(const std::vector<StepRow>& rows) const {
+    std::string text = Header(name) + "\n";
+    for (const StepRow& row : rows) {
+      if (row.samples && value(row)) text += Line(row, *row.samples) + "\n";
+    }
+    return text;
   }
 };
 
@@ -176,14 +191,44 @@ Status CsvMonitor::CheckFree(const config::Config& config) {
   if (!folder.ok() && folder.error().code == ErrorCode::kNotFound) return {};
   PENSTOCK_TRY(folder.status());
   for (const Curve& curve : AllCurves()) {
+    PENSTOCK_ASSIGN(const FolderEntry there, folder->Look(FileName(curve.name)));
+    if (there.kind == FolderEntry::Kind::kNone) continue;
     const Result<KeptLines> lines = ReadLines(*folder, curve.name, 0);
-    if (!lines.ok() && lines.error().code == ErrorCode::kNotFound) continue;
+    if (there.kind != FolderEntry::Kind::kFile) return lines.status();
     if (lines.ok() && !lines->has_more_lines) continue;
     if (!lines.ok() && lines.error().code != ErrorCode::kCorruption) return lines.status();
     return MakeError(ErrorCode::kInvalidArgument,
                      "csv_monitor: {} is there already, of another run; move it away, or give "
                      "another csv_monitor.job_name",
                      folder->PathOf(FileName(curve.name)));
+  }
+  return {};
+}
+
+Result<std::vector<std::string>> CsvMonitor::PathsOf(const config::Config& config) {
+  PENSTOCK_ASSIGN(const std::string folder, FolderOf(*config.csv_monitor));
+  std::vector<std::string> paths;
+  for (const Curve* curve : CurvesOf(config)) {
+    paths.push_back((std::filesystem::path(folder) / FileName(curve->name)).string());
+  }
+  return paths;
+}
+
+bool CsvMonitor::IsCurve(const std::string& path) {
+  const std::string name = SplitPath(path).second;
+  return std::ranges::any_of(AllCurves(),
+                             [&name](const Curve& curve) { return name == FileName(curve.name); });
+}
+
+Status CsvMonitor::Remove(const std::string& path) {
+  const auto [around, name] = SplitPath(path);
+  PENSTOCK_ASSIGN(const Folder folder, Folder::Open(around));
+  for (const Curve& curve : AllCurves()) {
+    if (name != FileName(curve.name)) continue;
+    const Result<KeptLines> lines = ReadLines(folder, curve.name, 0);
+    if (!lines.ok() && lines.error().code == ErrorCode::kCorruption) return {};
+    PENSTOCK_TRY(lines.status());
+    return folder.RemoveFile(name);
   }
   return {};
 }
@@ -201,10 +246,12 @@ Result<CsvMonitor> CsvMonitor::Resume(const config::Config& config, const Positi
   const bool has_row = !position.row.empty();
   const StepRow row = has_row ? RowFrom(nlohmann::json::parse(position.row)) : StepRow();
   const std::optional<uint64_t> before = SamplesBefore(position, row);
+  const std::vector<StepRow> rows = RowsFrom(position.rows);
   std::vector<CurveFile> files;
   std::optional<std::string> incomplete;
   for (const Curve* curve : CurvesOf(config)) {
     const std::string name = FileName(curve->name);
+    if (!rows.empty()) PENSTOCK_TRY(WriteTextFile(folder, name, curve->FileOf(rows)));
     PENSTOCK_TRY(DropOtherNames(folder, name));
     PENSTOCK_ASSIGN(UniqueFd fd, folder.OpenFile(name, O_WRONLY | O_CREAT | O_APPEND, kCurveMode));
     PENSTOCK_ASSIGN(const KeptLines kept, ReadLines(folder, curve->name, position.samples));

@@ -26,6 +26,13 @@ class CsvMonitor {
   /// kInvalidArgument, naming the file; of reading.
   static Status CheckFree(const config::Config& config);
 
+  /// The absolute paths of the files that a configuration with a monitor has. Errors: of the path.
+  static Result<std::vector<std::string>> PathsOf(const config::Config& config);
+  /// Whether this is the path of a file that a monitor makes, as far as its name says.
+  static bool IsCurve(const std::string& path);
+  /// Removes such a file, unless something else has its name. Errors: of reading; of removing.
+  static Status Remove(const std::string& path);
+
   /// Makes the files, with their headers, and the folder. Precondition of this and of Resume:
   /// `config` has a monitor. Errors: as CheckFree; of the file system.
   static Result<CsvMonitor> Create(const config::Config& config);
@@ -35,6 +42,8 @@ class CsvMonitor {
     uint64_t samples = 0;   ///< rows of the data that the steps up to the committed one took
     uint64_t sequence = 0;  ///< tokens of one of them
     std::string row;        ///< of the committed step, as in metrics.jsonl; empty for step 0
+    /// Of all steps up to it, if the files may have lines of others: these take their place.
+    std::vector<std::string> rows = {};
   };
   /// Cuts the files back to the committed step, and adds its line where that is missing. Makes
   /// missing files, and logs if lines before it are missing. Durable when it returns. Errors:

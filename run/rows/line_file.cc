@@ -36,4 +36,11 @@ Status LineFile::Sync() const {
   return {};
 }
 
+bool LineFile::IsAt(const Folder& folder, const std::string& name) const {
+  const Result<FolderEntry> there = folder.Look(name);
+  const Result<FileId> own = IdOf(fd_.get(), path_);
+  if (!there.ok() || !own.ok()) return true;
+  return there->kind == FolderEntry::Kind::kFile && there->id == *own;
+}
+
 }  // namespace penstock::train

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "base/folder.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 
@@ -22,6 +23,8 @@ class LineFile {
   Status Append(const std::string& line);
   /// All appended lines are on the drive afterwards.
   Status Sync() const;
+  /// Whether it is still the file of this name; true if that cannot be found out.
+  bool IsAt(const Folder& folder, const std::string& name) const;
 
  private:
   void TakeBack(size_t bytes);

@@ -1,6 +1,7 @@
 #include "run/rows/metrics_file.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,6 +12,7 @@
 
 #include "base/files.h"
 #include "run/rows/metrics_rows.h"
+#include "run/rows/put_aside.h"
 
 namespace penstock::train {
 namespace {
@@ -31,6 +33,28 @@ Result<KeptRows> OpenRows(const Folder& folder, const std::string& name, uint64_
   return WithRows(folder, name, [step](std::istream& file, const std::string& path) {
     return RowsUpTo(file, path, step);
   });
+}
+
+/// The rows that lead to that of a committed step.
+Result<KeptRows> RowsOfCommit(const Folder& folder, const std::string& name, uint64_t step,
+                              const std::string& row) {
+  PENSTOCK_ASSIGN(KeptRows kept, OpenRows(folder, name, step));
+  if (row.empty() || kept.last_step == step) return kept;
+  const uint64_t before = RowBefore(row, step);
+  return kept.last_step > before ? OpenRows(folder, name, before) : std::move(kept);
+}
+
+/// A file whose row of the committed step is not the commit's has other steps.
+Status PutOthersAside(const Folder& folder, const std::string& name, uint64_t step,
+                      const std::string& row, const Notify& notify) {
+  const Result<KeptRows> kept = OpenRows(folder, name, step);
+  if (!kept.ok() || kept->last_step == 0 || kept->last_step != step) return {};
+  if (AreOfOneStep(kept->last_row, row)) return {};
+  return PutAside(folder, name,
+                  fmt::format("{} has another row of step {} than the commit of that step, so it "
+                              "is of other steps",
+                              folder.PathOf(name), step),
+                  notify);
 }
 
 nlohmann::ordered_json Outcome(const StepRow& row) {
@@ -96,9 +120,10 @@ Result<MetricsWriter> MetricsWriter::Resume(const Folder& folder, const std::str
                                             uint64_t step, const std::string& row,
                                             const Notify& notify) {
   const std::string path = folder.PathOf(name);
+  PENSTOCK_TRY(PutOthersAside(folder, name, step, row, notify));
   PENSTOCK_TRY(DropOtherNames(folder, name));
   PENSTOCK_ASSIGN(UniqueFd fd, folder.OpenFile(name, O_WRONLY | O_CREAT | O_APPEND, kMode));
-  PENSTOCK_ASSIGN(const KeptRows kept, OpenRows(folder, name, step));
+  PENSTOCK_ASSIGN(const KeptRows kept, RowsOfCommit(folder, name, step, row));
   const bool adds = kept.last_step < step && !row.empty();
   const uint64_t before = adds ? RowBefore(row, step) : kept.last_step;
   if (kept.last_step == 0 && before > 0) {
@@ -138,7 +163,7 @@ Result<bool> MetricsWriter::HoldsRows(const Folder& folder, const std::string& n
 }
 
 Status MetricsWriter::Append(const StepRow& row) {
-  const bool gap = last_step_ > 0 && last_step_ + 1 < row.step;
+  const bool gap = last_step_ + 1 < row.step;
   StepRow written = row;
   if (gap) written.previous_row = last_step_;
   PENSTOCK_TRY(file_.Append(ToJson(written)));

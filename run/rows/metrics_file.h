@@ -63,7 +63,9 @@ class MetricsWriter {
   /// Creates the file, and makes it and its name durable. Errors: of open, also if the path exists.
   static Result<MetricsWriter> Create(const Folder& folder, const std::string& name);
   /// Cuts a file back to the rows up to `step`. Adds the last of them, `row`, if it is missing (the
-  /// row of a committed step may not have reached the file), unless `row` is empty. Creates a
+  /// row of a committed step may not have reached the file), unless `row` is empty. Rows between
+  /// that one and the one that it names as the row before it are of steps that were given up. So
+  /// are all rows of a file whose row of `step` is another: it is put aside (PutAside). Creates a
   /// missing file and says that; if the file ends early, says which rows are missing. Durable when
   /// it returns. Errors: those of EndOf, and the file is as it was.
   static Result<MetricsWriter> Resume(const Folder& folder, const std::string& name, uint64_t step,
@@ -77,6 +79,10 @@ class MetricsWriter {
   /// Appends a row, which names the row before it if steps lie between.
   Status Append(const StepRow& row);
   Status Sync() const { return file_.Sync(); }
+  /// LineFile::IsAt.
+  bool IsAt(const Folder& folder, const std::string& name) const {
+    return file_.IsAt(folder, name);
+  }
 
  private:
   MetricsWriter(std::string path, UniqueFd fd) : file_(std::move(path), std::move(fd)) {}

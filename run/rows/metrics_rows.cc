@@ -64,6 +64,7 @@ Result<KeptRows> RowsUpTo(std::istream& file, const std::string& path, uint64_t 
     }
     if (first) kept.first_step = row->step;
     kept.last_step = row->step;
+    kept.last_row = lines.text();
     kept.end = kept.end + Bytes{lines.text().size() + 1};
   }
   PENSTOCK_TRY(lines.status());
@@ -78,6 +79,20 @@ Result<bool> BeginsWithRow(std::istream& file, const std::string& path) {
   if (line != BoundedLines::Line::kComplete || !ReadRow(lines.text())) return false;
   const auto row = nlohmann::json::parse(lines.text());
   return std::ranges::all_of(kFieldsOfRows, [&row](const char* key) { return row.contains(key); });
+}
+
+bool AreOfOneStep(const std::string& line, const std::string& row) {
+  constexpr const char* kOutcome[] = {"step", "loss", "grad_norm", "lr", "loss_scale", "skipped"};
+  auto of_line = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  auto of_row = nlohmann::json::parse(row, nullptr, /*allow_exceptions=*/false);
+  if (!of_line.is_object() || !of_row.is_object()) return false;
+  if (of_row.contains("samples")) {  // of a caller: it is written when the step ends
+    for (nlohmann::json* json : {&of_line, &of_row}) json->erase(kPreviousRow);
+    return of_line == of_row;
+  }
+  return std::ranges::all_of(kOutcome, [&](const char* key) {
+    return of_line.value(key, nlohmann::json()) == of_row.value(key, nlohmann::json());
+  });
 }
 
 uint64_t RowBefore(const std::string& row, uint64_t step) {

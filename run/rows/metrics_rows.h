@@ -24,6 +24,7 @@ struct KeptRows {
   FileOffset end;
   uint64_t first_step = 0;  ///< 0: no row stays
   uint64_t last_step = 0;
+  std::string last_row;  ///< its line
 };
 
 /// Returns the rows of steps up to `step`, which is committed. A file may begin with a later step
@@ -38,6 +39,10 @@ Result<bool> BeginsWithRow(std::istream& file, const std::string& path);
 
 /// The field of a row that follows a gap.
 inline constexpr const char* kPreviousRow = "previous_row";
+
+/// Whether a line of a file can be the row of a commit: it has the same outcome of the same step,
+/// and in the rows of a caller the same values. `row`: the commit's; may be empty.
+bool AreOfOneStep(const std::string& line, const std::string& row);
 
 /// Returns the step of the row before `row`, the JSON of the row of `step`: the step before it, or
 /// an earlier one if steps were passed over. 0: there is none.

@@ -1,11 +1,11 @@
 #include "run/rows/numerics_files.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 
 #include <sstream>
 
 #include "base/files.h"
+#include "run/rows/put_aside.h"
 
 namespace penstock::train {
 namespace {
@@ -66,18 +66,14 @@ Status OrPutAside(const Folder& folder, const char* name, const Status& used,
   if (used.ok()) return {};
   PENSTOCK_ASSIGN(const FolderEntry entry, folder.Look(name));
   if (entry.kind != FolderEntry::Kind::kFile) return used;
-  const std::string aside = std::string(name) + kAside;
-  PENSTOCK_TRY(folder.Replace(name, aside));
-  notify(fmt::format("{}; it is {} now, and a new one is begun", used.error().message, aside));
-  return {};
+  return PutAside(folder, name, used.error().message, notify);
 }
 
 Status CheckFree(const Folder& folder, const char* name) {
   PENSTOCK_ASSIGN(const FolderEntry there, folder.Look(name));
   if (there.kind == FolderEntry::Kind::kNone) return {};
   return MakeError(ErrorCode::kInvalidArgument,
-                   "{}: it exists already, in the folder of a new run; remove it",
-                   folder.PathOf(name));
+                   "{} was there before the rows of this run; move it away", folder.PathOf(name));
 }
 
 }  // namespace
@@ -85,6 +81,7 @@ Status CheckFree(const Folder& folder, const char* name) {
 Result<NumericsWriter> NumericsWriter::Create(const Folder& folder) {
   PENSTOCK_TRY(CheckFree(folder, kReportsName));
   PENSTOCK_TRY(CheckFree(folder, kHeadroomName));
+  PENSTOCK_TRY(CheckFree(folder, kBlackBoxName));
   return NumericsWriter(folder);
 }
 

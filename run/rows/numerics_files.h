@@ -21,14 +21,12 @@ namespace penstock::train {
 inline constexpr const char* kReportsName = "numerics.jsonl";
 inline constexpr const char* kHeadroomName = "headroom.jsonl";
 inline constexpr const char* kBlackBoxName = "overflow.json";
-/// The suffix of a file that could not be used.
-inline constexpr const char* kAside = ".aside";
 
 /// Appends to numerics.jsonl and headroom.jsonl, which are made when they get their first line.
 class NumericsWriter {
  public:
-  /// For a run that has taken no step. `folder` outlives the writer. Errors: kInvalidArgument if
-  /// one of the files exists.
+  /// For a run that has no rows yet. `folder` outlives the writer. Errors: kInvalidArgument if one
+  /// of the files exists, or overflow.json.
   static Result<NumericsWriter> Create(const Folder& folder);
   /// For a run that resumes after step `step`: durably removes the lines of later steps, and a
   /// damaged line with all after it. Files may be missing. A file that is too large to be read is

@@ -55,6 +55,11 @@ class RowTraining {
   void Commit() {
     ASSERT_EQ(front::CommitWith(engine(), json::object()), PENSTOCK_OK) << penstock_error();
   }
+  void Snapshot(const std::string& name) {
+    char* folder = nullptr;
+    ASSERT_EQ(penstock_snapshot(engine(), name.c_str(), &folder), PENSTOCK_OK) << penstock_error();
+    penstock_free(folder);
+  }
   std::vector<std::string> Notices() { return training.engine().Text(penstock_step_notices); }
 
   CRun run;

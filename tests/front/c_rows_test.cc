@@ -41,6 +41,11 @@ class CRowsTest : public ::testing::Test {
     }
     return steps;
   }
+  static std::vector<double> LossesIn(const std::string& run) {
+    std::vector<double> losses;
+    for (const json& row : LinesOf(run + "/metrics.jsonl")) losses.push_back(row["loss"]);
+    return losses;
+  }
   json Curves() const {
     return {{"csv_monitor", {{"enabled", true}, {"output_path", root_}, {"job_name", "job"}}}};
   }
@@ -263,6 +268,59 @@ TEST_F(CRowsTest, AFileOfTheUsersStaysAndIsNamed) {
   }
 }
 
+TEST_F(CRowsTest, RowsOfAnotherRunStayInTheFolderOfANewOne) {
+  {
+    RowTraining training = Train();
+    for (int i = 0; i < 3; ++i) training.Step(1);
+    training.Commit();
+  }
+  const std::string others = TextOf(run_ + "/metrics.jsonl");
+  const json in_other{{"run", root_ + "/other"}, {"nvme_path", {drive_}}};
+  const std::string path = root_ + "/other/metrics.jsonl";
+  fs::create_directory(root_ + "/other");
+  std::ofstream(path) << others;
+  { const RowTraining training(in_other, kHomes[3], drive_); }
+  EXPECT_EQ(TextOf(path), others);
+  InKilledProcess([&] {
+    auto* const training = new RowTraining(in_other, kHomes[3], drive_);
+    training->Step(1);
+  });
+  for (const bool commits : {false, true}) {
+    RowTraining training(in_other, kHomes[3], drive_);
+    training.Step(1);
+    EXPECT_THAT(training.Notices(), ElementsAre(HasSubstr(path + " was there before this run")));
+    if (commits) training.Commit();
+  }
+  EXPECT_EQ(TextOf(path), others);
+  RowTraining training(in_other, kHomes[3], drive_);
+  EXPECT_EQ(TextOf(path + ".aside"), others);
+}
+
+TEST_F(CRowsTest, FindingsOfTheUsersStayWhenARunBeginsToReportItsLosses) {
+  {
+    RowTraining training = Train();
+    training.Step({});
+    training.Commit();
+  }
+  for (const std::string name : {"numerics.jsonl", "headroom.jsonl", "overflow.json"}) {
+    std::ofstream(run_ + "/" + name) << "mine";
+    {
+      RowTraining training = Train();
+      training.Step(1);
+      EXPECT_THAT(training.Notices(), ElementsAre(HasSubstr(name + " was there before")));
+      training.Commit();
+    }
+    EXPECT_EQ(TextOf(run_ + "/" + name), "mine");
+    EXPECT_FALSE(fs::exists(run_ + "/metrics.jsonl"));
+    fs::remove_all(run_);
+    fs::remove_all(drive_);
+    fs::create_directory(drive_);
+    RowTraining training = Train();
+    training.Step({});
+    training.Commit();
+  }
+}
+
 TEST_F(CRowsTest, ADamagedFileOfRowsIsNamedAndStaysAndTheTrainingResumes) {
   const std::string path = run_ + "/metrics.jsonl";
   {
@@ -358,6 +416,93 @@ TEST_F(CRowsTest, ASnapshotHasItsRowsAndTheyReplaceThoseOfARunThatResumesFromIt)
   EXPECT_THAT(Steps(kept), ElementsAre(1));
 }
 
+TEST_F(CRowsTest, RowsOfStepsThatWereGivenUpAreNotTakenForThoseOfTheSnapshotThoughItsCannotBeRead) {
+  const std::string kept = run_ + "/snapshots/kept";
+  {
+    RowTraining training = Train();
+    for (const double loss : {1.0, 0.5}) training.Step(loss);
+    training.Commit();
+    training.Snapshot("kept");
+    for (int i = 0; i < 5; ++i) training.Step(1000);
+    training.Commit();
+  }
+  const std::string rows = TextOf(kept + "/metrics.jsonl");
+  std::ofstream(kept + "/metrics.jsonl") << rows.substr(0, 20) << "\n" << rows.substr(20);
+  {
+    RowTraining training = Train({{"snapshot", kept}});
+    EXPECT_THAT(training.Notices(), ElementsAre(HasSubstr("are not written")));
+    EXPECT_EQ(RunJson(run_)["rows_from"], "kept");
+    for (const double loss : {4.0, 3.0, 2.0}) training.Step(loss);
+    training.Commit();
+    training.Snapshot("later");
+  }
+  EXPECT_THAT(LossesIn(run_ + "/snapshots/later"), ElementsAre(2));
+  { const RowTraining training = Train(); }
+  std::ofstream(kept + "/metrics.jsonl") << rows;
+  for (int resumed = 0; resumed < 2; ++resumed) {
+    RowTraining training = Train();
+    EXPECT_THAT(Steps(), ElementsAre(1, 2, 5));
+    EXPECT_THAT(LossesIn(run_), ElementsAre(1, 0.5, 2));
+    EXPECT_EQ(Rows().back()["previous_row"], 2);
+    EXPECT_FALSE(RunJson(run_).contains("rows_from"));
+  }
+}
+
+TEST_F(CRowsTest, AKillBeforeTheRowsOfASnapshotWereTakenLeavesThemToTheNextResume) {
+  const std::string kept = root_ + "/kept";
+  {
+    RowTraining training = Train();
+    training.Step(1);
+    training.Commit();
+    training.Snapshot(kept);
+    training.Step(1000);
+    training.Commit();
+  }
+  const std::string own = TextOf(run_ + "/metrics.jsonl");
+  { const RowTraining training = Train({{"snapshot", kept}}); }
+  json info = RunJson(run_);
+  info["rows_from"] = kept;
+  std::ofstream(run_ + "/run.json") << info;
+  std::ofstream(run_ + "/metrics.jsonl") << own;
+  {
+    RowTraining training = Train();
+    EXPECT_THAT(LossesIn(run_), ElementsAre(1));
+    EXPECT_THAT(training.Notices(), IsEmpty());
+  }
+  EXPECT_FALSE(RunJson(run_).contains("rows_from"));
+  std::ofstream(run_ + "/run.json") << info;
+  std::ofstream(run_ + "/metrics.jsonl") << own;
+  fs::remove(kept + "/metrics.jsonl");
+  RowTraining training = Train();
+  EXPECT_THAT(training.Notices(),
+              ElementsAre(AllOf(HasSubstr(kept + " has no rows"), HasSubstr("jsonl.aside"))));
+  EXPECT_THAT(LossesIn(run_), ElementsAre(1));
+  EXPECT_EQ(TextOf(run_ + "/metrics.jsonl.aside"), own);
+}
+
+TEST_F(CRowsTest, AFileWhoseRowOfTheCommittedStepIsAnotherIsPutAside) {
+  {
+    RowTraining training = Train();
+    for (const double loss : {1.0, 0.5}) training.Step(loss);
+    training.Commit();
+  }
+  std::string others = TextOf(run_ + "/metrics.jsonl");
+  others.replace(others.find("\"loss\":0.5"), 10, "\"loss\":7.5");
+  std::ofstream(run_ + "/metrics.jsonl") << others;
+  {
+    RowTraining training = Train();
+    EXPECT_THAT(LossesIn(run_), ElementsAre(0.5));
+    EXPECT_THAT(training.Notices(),
+                ElementsAre(AllOf(HasSubstr("another row of step 2"), HasSubstr("jsonl.aside")),
+                            HasSubstr("begins anew")));
+    training.Commit();  // again, with the row that it has
+  }
+  EXPECT_EQ(TextOf(run_ + "/metrics.jsonl.aside"), others);
+  RowTraining training = Train();
+  EXPECT_THAT(LossesIn(run_), ElementsAre(0.5));
+  EXPECT_THAT(training.Notices(), IsEmpty());
+}
+
 TEST_F(CRowsTest, ACopyThatIsARunOfItsOwnHasTheRowsOfItsSteps) {
   const std::string copy = root_ + "/copies/one";
   RowTraining training = Train();
@@ -398,17 +543,105 @@ TEST_F(CRowsTest, CurvesTakeALossThatIsNotedAndWithoutOneHaveTheLearningRateAlon
   EXPECT_FALSE(fs::exists(run_ + "/metrics.jsonl"));
 }
 
+TEST_F(CRowsTest, AResumeWithAnotherBatchKeepsTheLinesOfTheCommittedSteps) {
+  for (const std::optional<double> loss : {std::optional(1.0), std::optional<double>()}) {
+    json changes = Curves();
+    for (const int batch : {8, 2, 4}) {
+      changes["train_micro_batch_size_per_gpu"] = batch;
+      RowTraining training = Train(json::object(), changes);
+      for (int i = 0; i < 2; ++i) training.Step(loss);
+      training.Commit();
+    }
+    EXPECT_EQ(Curve("lr"),
+              "step,lr\r\n8,0.01\r\n16,0.01\r\n18,0.01\r\n20,0.01\r\n24,0.01\r\n"
+              "28,0.01\r\n");
+    if (loss) {
+      EXPECT_EQ(Rows().back()["samples"], 28);
+    }
+    for (const std::string& used : {run_, drive_, root_ + "/job"}) fs::remove_all(used);
+    fs::create_directory(drive_);
+  }
+}
+
+TEST_F(CRowsTest, CurvesBehindASnapshotHaveTheLinesOfItsSteps) {
+  const std::string kept = run_ + "/snapshots/kept";
+  {
+    RowTraining training = Train(json::object(), Curves());
+    training.Step(4);
+    training.Commit();
+    training.Snapshot("first");
+    for (const double loss : {3.0, 2.0}) training.Step(loss, 0.02);
+    training.Commit();
+    training.Snapshot("kept");
+  }
+  {
+    RowTraining training = Train({{"snapshot", run_ + "/snapshots/first"}}, Curves());
+    for (int i = 0; i < 4; ++i) training.Step(1000);
+    training.Commit();
+  }
+  RowTraining training = Train({{"snapshot", kept}}, Curves());
+  EXPECT_EQ(Curve("train_loss"), "step,train_loss\r\n1,4\r\n2,3\r\n3,2\r\n");
+  EXPECT_EQ(Curve("lr"), "step,lr\r\n1,0.01\r\n2,0.02\r\n3,0.02\r\n");
+  training.Step(1);
+  EXPECT_EQ(Curve("train_loss"), "step,train_loss\r\n1,4\r\n2,3\r\n3,2\r\n4,1\r\n");
+}
+
+TEST_F(CRowsTest, AFileOfRowsThatIsRemovedWhileTheRunTrainsIsBegunAnew) {
+  RowTraining training = Train();
+  for (int i = 0; i < 2; ++i) training.Step(1);
+  fs::remove(run_ + "/metrics.jsonl");
+  training.Step(0.5);
+  training.Commit();
+  EXPECT_THAT(training.Notices(),
+              ElementsAre(HasSubstr("was removed or replaced"), HasSubstr("steps 1 to 2")));
+  training.Step(0.25);
+  training.Commit();
+  EXPECT_THAT(training.Notices(), IsEmpty());
+  EXPECT_THAT(Steps(), ElementsAre(3, 4));
+  training.Snapshot("kept");
+  EXPECT_THAT(Steps(run_ + "/snapshots/kept"), ElementsAre(3, 4));
+}
+
+TEST_F(CRowsTest, TheFirstRowBehindStepsWithoutOneSaysThatThereIsNoneBeforeIt) {
+  for (const std::optional<double> loss : {std::optional<double>(), std::optional(1.0)}) {
+    RowTraining training = Train();
+    training.Step(loss);
+    training.Commit();
+  }
+  const RowTraining training = Train();
+  ASSERT_THAT(Steps(), ElementsAre(2));
+  EXPECT_EQ(Rows()[0]["previous_row"], 0);
+}
+
+TEST_F(CRowsTest, CurvesGoWithARunThatHasNoCommit) {
+  InKilledProcess([&] {
+    auto* const training = new RowTraining(InRun(), kHomes[3], drive_, json::object(), Curves());
+    training->Step(1);
+  });
+  EXPECT_EQ(Curve("lr"), "step,lr\r\n1,0.01\r\n");
+  {
+    RowTraining training = Train(json::object(), Curves());
+    training.Step(0.5, 0.02);
+    EXPECT_EQ(Curve("lr"), "step,lr\r\n1,0.02\r\n");
+  }
+  EXPECT_THAT(FilesIn(root_ + "/job"), IsEmpty());
+  EXPECT_THAT(FilesIn(run_), IsEmpty());
+}
+
 TEST_F(CRowsTest, CurvesOfAnotherTrainingAreRefusedBeforeAnythingIsMade) {
   {
     RowTraining training = Train(json::object(), Curves());
     training.Step(1);
+    training.Commit();
   }
+  const json other = {{"run", root_ + "/other"}, {"nvme_path", {drive_}}};
+  const std::set<std::string> files = FilesIn(drive_);
   const std::string before = Curve("lr");
-  const CRun run(InRun());
+  const CRun run(other);
   const CEngine engine = run.Create(kHomes[3], drive_, json::object(), Curves());
   EXPECT_EQ(engine.code, PENSTOCK_INVALID_ARGUMENT);
   EXPECT_THAT(engine.error, HasSubstr("is there already, of another run; move it away"));
-  EXPECT_THAT(FilesIn(drive_), IsEmpty());
+  EXPECT_EQ(FilesIn(drive_), files);
   EXPECT_EQ(Curve("lr"), before);
 }
 

@@ -73,6 +73,13 @@ TEST(CommitTextTest, WhatIsNoObjectIsNotCommitted) {
   }
 }
 
+TEST(CommitTextTest, TheSamplesOfTheStepsAreBesideTheCallersPart) {
+  const std::string text = MakeCommitText(kIdentity, "{}", R"({"step":3})", 28)->text;
+  EXPECT_EQ(SamplesOfCommit(text), 28U);
+  EXPECT_EQ(CallersPart(text, kIdentity, "/run", NoFile).value(), "{}");
+  EXPECT_EQ(SamplesOfCommit(MakeCommitText(kIdentity, "{}", "")->text), std::nullopt);
+}
+
 TEST(CommitTextTest, ADifferenceOfTrainingsHasTheNameOfItsKey) {
   const std::string text = MakeCommitText(kIdentity, "{}", "")->text;
   const Identity lion{.keys = R"({"kind":"module","rule":"Lion"})", .older = "sha"};

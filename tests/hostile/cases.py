@@ -66,6 +66,7 @@ RUN_KEYS = [
     "paths",
     "leftovers",
     "rows_from",
+    "made_files",
     "model",
     "data",
     "step",

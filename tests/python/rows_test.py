@@ -146,6 +146,17 @@ class RowsTest(OptimizerTest):
                 self.assertEqual((found["kind"], found["pass"]), ("nonfinite", "backward"))
                 self.assertIn("bias", found["tensor"])
 
+    def test_a_notice_behind_the_last_step_is_logged_with_the_commit(self) -> None:
+        for level in self.LEVELS:
+            with self.subTest(level=level):
+                model, optimizer = self.training(level)
+                self.step(model, optimizer)
+                os.remove(os.path.join(self.run_of(level), "metrics.jsonl"))
+                with self.assertLogs("penstock", "WARNING") as logged:
+                    optimizer.commit()
+                self.assertRegex(logged.output[0], "metrics.jsonl was removed or replaced")
+                self.assertEqual([row["step"] for row in self.lines(level)], [1])
+
     def test_without_a_loss_nothing_is_written_and_the_log_says_so_once(self) -> None:
         for level in self.LEVELS:
             with self.subTest(level=level):

@@ -103,7 +103,7 @@ TEST_F(RunInfoTest, HasTheKeysOfTheFormat) {
   EXPECT_EQ(json["training"]["data"], Json::parse(R"({"path": "/data/text", "order": "shuffle"})"));
   EXPECT_EQ(json["leftovers"], Json::array());
   for (const char* key :
-       {"temporary", "rows_from", "copying", "automatic", "changes", "skip_steps"}) {
+       {"temporary", "rows_from", "made_files", "copying", "automatic", "changes", "skip_steps"}) {
     EXPECT_FALSE(json.contains(key)) << key;
   }
 }
@@ -248,9 +248,22 @@ TEST_F(RunInfoTest, APlaceThatIsRelativeAndANameThatIsNoneAreDamage) {
   ASSERT_TRUE(Write(info).ok());
   EXPECT_TRUE(FailsWith(Read(), ErrorCode::kCorruption, {"place"}));
   info = Training();
-  info.rows_from = "../kept";
+  for (const std::string from : {"../kept", "/kept"}) {
+    info.rows_from = from;
+    ASSERT_TRUE(Write(info).ok());
+    EXPECT_TRUE(FailsWith(Read(), ErrorCode::kCorruption, {from}));
+  }
+  info.kind = RunKind::kModule;  // may have resumed from a folder elsewhere
   ASSERT_TRUE(Write(info).ok());
-  EXPECT_TRUE(FailsWith(Read(), ErrorCode::kCorruption, {"../kept"}));
+  EXPECT_EQ(Read()->rows_from, "/kept");
+  info.made_files = {"metrics.jsonl", "/csv/Train_Samples_lr.csv"};
+  ASSERT_TRUE(Write(info).ok());
+  EXPECT_EQ(Read()->made_files, info.made_files);
+  for (const std::string file : {"notes.txt", "../metrics.jsonl", "/csv/lr.csv"}) {
+    info.made_files = {file};
+    ASSERT_TRUE(Write(info).ok());
+    EXPECT_TRUE(FailsWith(Read(), ErrorCode::kCorruption, {file}));
+  }
   info = Training();
   info.copying = "kept/first";
   ASSERT_TRUE(Write(info).ok());

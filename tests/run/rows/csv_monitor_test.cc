@@ -136,6 +136,26 @@ TEST_F(CsvMonitorTest, DamageBeforeTheCommitIsNamedAndLeftAsItIs) {
   EXPECT_FALSE(Resumed(1).ok());
 }
 
+TEST_F(CsvMonitorTest, WhatIsNoFileIsCalledThatAndNotLinesOfAnotherRun) {
+  ASSERT_TRUE(MakeFolders(folder_.Path("out/job")).ok());
+  ASSERT_EQ(::mkfifo(folder_.Path(kLr).c_str(), 0600), 0);
+  const Status refused = CsvMonitor::CheckFree(config_);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message, HasSubstr("Train_Samples_lr.csv is a pipe"));
+}
+
+TEST_F(CsvMonitorTest, RowsOfACallerTakeThePlaceOfLinesOfOtherSteps) {
+  {
+    CsvMonitor others = New();
+    for (const uint64_t step : {1, 2}) Append(others, step);
+  }
+  const StepRow row = {.step = 1, .loss = 0.5, .lr = 0.25, .samples = 8};
+  const CsvMonitor::Position position = {.samples = 8, .row = ToJson(row), .rows = {ToJson(row)}};
+  ASSERT_TRUE(CsvMonitor::Resume(config_, position, [](const std::string&) {}).ok());
+  EXPECT_EQ(folder_.Read(kLoss), "step,train_loss\r\n8,0.5\r\n");
+  EXPECT_EQ(folder_.Read(kLr), "step,lr\r\n8,0.25\r\n");
+}
+
 TEST_F(CsvMonitorTest, ANewRunTakesNoLinesOfAnotherForItsOwn) {
   EXPECT_TRUE(CsvMonitor::CheckFree(config_).ok());
   {

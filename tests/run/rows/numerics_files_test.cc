@@ -116,9 +116,12 @@ TEST_F(NumericsFilesTest, ATornLastLineIsNone) {
 }
 
 TEST_F(NumericsFilesTest, ANewRunWritesIntoNoFileOfOthers) {
-  temp_.Write(kHeadroomName, "mine");
-  EXPECT_TRUE(FailsWith(NumericsWriter::Create(run_), ErrorCode::kInvalidArgument,
-                        {temp_.Path(kHeadroomName), "exists already"}));
+  for (const char* name : {kReportsName, kHeadroomName, kBlackBoxName}) {
+    temp_.Write(name, "mine");
+    EXPECT_TRUE(FailsWith(NumericsWriter::Create(run_), ErrorCode::kInvalidArgument,
+                          {temp_.Path(name), "was there before"}));
+    ASSERT_TRUE(run_.RemoveFile(name).ok());
+  }
 }
 
 TEST_F(NumericsFilesTest, ALinkIsNotFollowed) {
