@@ -1,10 +1,12 @@
 #include "run/rows/csv_monitor.h"
 
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <limits>
 
+#include "base/folder.h"
 #include "tests/temp_folder.h"
 
 namespace penstock::train {
