@@ -182,6 +182,12 @@ Status RemoveNewRun(const Folder& run, const Folder& around, RunLock& lock) {
 }  // namespace
 
 Result<RunFolder> RunFolder::Create(const std::string& path) {
+  // As it is written, so that "a/../run" names the run afterwards, although there was no "a".
+  fs::path written = path;
+  if (!written.has_filename()) written = written.parent_path();
+  if (written.has_parent_path()) {
+    PENSTOCK_TRY(MakeFolders(written.parent_path().string()).status());
+  }
   PENSTOCK_ASSIGN(const std::string canonical, CanonicalPath(path));
   const auto [parent, name] = SplitPath(canonical);
   PENSTOCK_TRY(MakeFolders(parent).status());
