@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "run/rows/put_aside.h"
 #include "run/run_folder.h"
 #include "tests/temp_folder.h"
 
