@@ -82,7 +82,11 @@ class PackageRunTest(harness.PenstockTest):
         self.done("inspect", self.path("moved"))
 
     def test_snapshot_makes_it_a_run_of_today_that_knows_its_snapshots(self):
-        self.assertIn("step 2", self.done("snapshot", self.run_folder, "kept"))
+        outcome = harness.penstock("snapshot", self.run_folder, "kept")
+        self.assertEqual(outcome.code, 0, str(outcome))
+        self.assertIn("step 2", outcome.stdout)
+        # The commit has a row, as penstock train made it, and the run has no file of rows.
+        self.assertIn("has no rows of steps 1 to 1", outcome.stderr)
         info = harness.read_info(self.run_folder)
         kept = harness.read_info(self.run_folder + "/snapshots/kept")
         self.assertEqual((info["version"], kept["run_uuid"]), (3, info["run_uuid"]))
