@@ -279,9 +279,10 @@ void StepLog::KeepPlaceOfRows(uint64_t step) {
                   run_.PathOf(train::kMetricsName)));
   Result<train::MetricsWriter> rows = train::MetricsWriter::Resume(
       run_, train::kMetricsName, step, RowOf(step), [this](const std::string& line) { Say(line); });
+  const Status begun = rows.status();
   rows_.reset();
-  if (rows.ok()) rows_ = *std::move(rows);
-  KeepRows(rows.status());
+  if (begun.ok()) rows_ = *std::move(rows);
+  KeepRows(begun);
 }
 
 void StepLog::AfterCommit(const zero::Session& session, const Status& made) {

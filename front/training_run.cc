@@ -33,8 +33,8 @@ Result<train::StateFiles> FilesIn(const std::string& folder) {
 Result<std::string> RowsFrom(const std::string& snapshot, const std::string& run) {
   PENSTOCK_ASSIGN(std::string path, CanonicalPath(snapshot));
   const auto [around, name] = SplitPath(path);
-  const bool is_own = around == run + "/snapshots" && train::CheckSnapshotName(name).ok();
-  return is_own ? name : std::move(path);
+  if (around == run + "/snapshots" && train::CheckSnapshotName(name).ok()) return name;
+  return path;
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ bool CanBeMade(const std::string& file) {
 
 Status RemoveMadeFiles(const Folder& run, const std::vector<std::string>& files) {
   for (const std::string& file : files) {
-    const Status removed =
+    Status removed =
         std::filesystem::path(file).is_absolute() ? CsvMonitor::Remove(file) : run.RemoveFile(file);
     if (!removed.ok() && removed.error().code != ErrorCode::kNotFound) return removed;
   }

@@ -55,7 +55,11 @@ class Training:
         else:
             home = {"device": "nvme", "nvme_path": str(test.drive)}
             offload = {"stage": 3, "offload_optimizer": home, "offload_param": home}
-            config = {"zero_optimization": offload}
+            config = {
+                "gradient_clipping": 1.0,
+                "optimizer": {"type": "AdamW", "params": {"weight_decay": 0.0}},
+                "zero_optimization": offload,
+            }
             self.model, self.optimizer = penstock.initialize(self.model, config, run=folder)
         test.addCleanup(self.optimizer.close)
         self.buffer = Buffer(size)

@@ -26,7 +26,12 @@ class DamagedCommits(OptimizerTest):
         else:
             home = {"device": "nvme", "nvme_path": str(drive)}
             offload = {"stage": 3, "offload_optimizer": home, "offload_param": home}
-            _, optimizer = penstock.initialize(model, {"zero_optimization": offload}, run=run)
+            config = {
+                "gradient_clipping": 1.0,
+                "optimizer": {"type": "AdamW", "params": {"weight_decay": 0.0}},
+                "zero_optimization": offload,
+            }
+            _, optimizer = penstock.initialize(model, config, run=run)
         self.addCleanup(optimizer.close)
         return model, optimizer
 

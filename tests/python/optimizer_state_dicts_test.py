@@ -81,11 +81,11 @@ class StateDictsFindTheirCommit(OptimizerTest):
         optimizer = self.make(model.parameters())
         train(model, optimizer, 2)
         saved = optimizer.state_dict()
-        optimizer._made().skip_step()
+        optimizer._made().skip_step(1.0, None)
         self.assertEqual(optimizer.steps, 3)
         optimizer.load_state_dict(saved)
         self.assertEqual(optimizer.steps, 2)
-        optimizer._made().skip_step()
+        optimizer._made().skip_step(1.0, None)
         optimizer.commit()
         with self.assertRaisesRegex(InvalidArgumentError, "is of step 3, and step 2 was saved"):
             optimizer.load_state_dict(saved)

@@ -197,7 +197,7 @@ class SchedulersOfTorch(unittest.TestCase):
                 step(model, optimizer, _MODEL, 0)
                 optimizer.commit()
             with _at_level(level, run) as (model, optimizer):
-                engine = (model.penstock if level == 2 else optimizer._made()).engine
+                engine = (optimizer.hooks.runtime if level == 2 else optimizer._made()).engine
                 with self.assertRaises(KeyboardInterrupt), behind_end_step(engine):
                     step(model, optimizer, _MODEL, 1)
                 torch.manual_seed(123)
