@@ -1,9 +1,9 @@
 """When a commit is taken, and what else is in it (docs/pytorch_runs.md).
 
 A commit within the loop (``commit_every_steps``) is due in ``step()``, but a scheduler of the same
-iteration steps only afterwards. So the text of the commit is taken, and the commit begun, with
-whatever the engine is used for next. Random states are those at the step: what runs between is the
-caller's.
+iteration steps only afterwards. So if schedulers or scalers are attached, the commit begins with the
+next use of the engine, and has their states and the groups as they are then. All else in its text,
+such as random states and loaders, is as it was at the step.
 """
 
 from __future__ import annotations
@@ -56,10 +56,17 @@ class Ending:
         self.due = None
 
     def begin_due(self) -> None:
-        if self.due is not None:
-            self.due = self.renewed(self.due)
+        if self.due is None:
+            return
+        step, self.due = self.due["calls"], self.renewed(self.due)
         if self.due is not None:
             self.begin(self.due)
+            return
+        _log.warning(
+            "penstock: the commit of step %d is not made, because what was attached is gone, and its "
+            "state with it; close the optimizer before",
+            step,
+        )
 
     def close_step(self) -> None:
         if self.open_step:

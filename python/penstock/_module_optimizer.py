@@ -380,9 +380,8 @@ class ModuleOptimizer(torch.optim.Optimizer):
         if not self._is_at(commit):
             self._go_to(commit)
         for group, options in zip(self.param_groups, state_dict["param_groups"]):
-            group.update(
-                copy.deepcopy(options_of(options))
-            )  # schedulers write into rates that are tensors
+            # A copy: schedulers write into rates that are tensors.
+            group.update(copy.deepcopy(options_of(options)))
 
     def _is_at(self, commit: NamedCommit) -> bool:
         """Whether the training is where a commit was made."""

@@ -312,6 +312,7 @@ class Runtime:
             values = _dtypes.plain(gradient.cpu())
             dtype = _dtypes.CODES[values.dtype]
             self.engine.replace_gradient(entry.unit, entry.tensor, values.data_ptr(), dtype)
+            self._more.pop((entry.unit, entry.tensor), None)
 
     def _access(self, entry: Entry) -> Access:
         """Returns how what a parameter shows in ``.grad`` reads and writes its gradient."""
@@ -330,7 +331,9 @@ class Runtime:
                 check()
                 values = torch.empty(parameter.shape, dtype=torch.float32, device="cpu")
                 self.engine.read_gradient(entry.unit, entry.tensor, values.data_ptr())
-            return values.to(device=parameter.device, dtype=parameter.dtype)
+                value = values.to(device=parameter.device, dtype=parameter.dtype)
+                more = self._more.get((entry.unit, entry.tensor))
+            return value if more is None else value + more
 
         def replace(gradient: torch.Tensor) -> None:
             check()
@@ -426,9 +429,14 @@ class Runtime:
         """Takes gradients that the caller has set without a backward."""
         for unit in self.units:
             for entry in unit.entries:
-                if entry.trained and entry.parameter.grad is not None:
+                gradient = entry.parameter.grad
+                if not entry.trained or gradient is None:
+                    continue
+                if not isinstance(gradient, Gradient):
                     self.begin()
                     self.gradient(unit, entry.tensor, entry.parameter)
+                elif (entry.unit, entry.tensor) in self._more:  # a hook of the caller has added it
+                    self._replace(entry, gradient.clone())
 
     # Steps.
 

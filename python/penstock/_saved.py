@@ -3,7 +3,7 @@
 While a forward runs, hooks (``torch.autograd.graph.saved_tensors_hooks``) see each tensor that
 autograd saves. One in the memory of a unit, such as a weight or its transpose, is replaced by its
 place in the unit; in the backward the unit is brought, and the tensor made anew. So a unit may leave
-between its forward and its backward, whatever the module returns, and whoever uses what is in it.
+between its forward and its backward, whatever the module returns and the loss depends on.
 
 Other tensors are saved as torch would: as they are, with their version, or by the hooks that were
 there before, such as those of checkpointing.

@@ -106,6 +106,24 @@ class GradientsTest(unittest.TestCase):
             self.assertTrue(torch.equal(seen[0], parameter.grad.norm()))
             optimizer.step()
 
+    def test_a_hook_of_the_caller_may_add_to_them(self) -> None:
+        def add(parameter: Any) -> None:
+            parameter.grad += torch.full_like(parameter, 0.25)
+
+        expected, other = plain("gpt2")
+        with training("gpt2") as (model, optimizer):
+            for net in (expected, model):
+                parameter = net.transformer.h[0].mlp.c_fc.weight
+                parameter.register_post_accumulate_grad_hook(add)
+            for number in range(3):
+                for net, steps in ((expected, other), (model, optimizer)):
+                    backward(net, number)
+                    steps.norms = [p.grad.norm() for p in net.parameters()]
+                    steps.step()
+                    steps.zero_grad()
+                self.assertTrue(all(map(torch.equal, other.norms, optimizer.norms)))
+            self.assertTrue(equal_weights(expected, model))
+
     def test_copies_of_them_have_their_values_and_they_end_with_the_step(self) -> None:
         with training("gpt2") as (model, optimizer):
             backward(model, 0)
